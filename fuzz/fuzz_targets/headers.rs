@@ -40,7 +40,7 @@ fn extensions(bytes: &[u8]) {
     if let Ok(read) = extension::read(first, chain) {
         let len = usize::from(read.len);
         assert!(len <= chain.len().min(extension::CHAIN_BYTES_MAX) && len % 8 == 0);
-        assert!(read.fragment.is_piece() || !extension::is_extension(read.protocol));
+        assert!(read.fragment.is_fragment() || !extension::is_extension(read.protocol));
         // The bytes after the chain are not read.
         assert_eq!(extension::read(first, &chain[..len]), Ok(read));
     }
@@ -179,7 +179,8 @@ fn repeated(bytes: &[u8]) {
     let mut first = packet.to_vec();
     repair_checksum(&mut first, ip::claimed_len::<true>(packet).unwrap_or_default());
     let Ok(header) = ip::parse::<true>(&first, first.len()) else { return };
-    let is_plain = usize::from(header.header_len) == IPV4_HEADER_LEN && !header.fragment.is_piece();
+    let is_plain =
+        usize::from(header.header_len) == IPV4_HEADER_LEN && !header.fragment.is_fragment();
     let ports_end = IPV4_HEADER_LEN + 4;
     let seen = SeenHeader::new::<true>(&first, &header);
     assert_eq!(seen.is_some(), is_plain && first.len() >= ports_end);

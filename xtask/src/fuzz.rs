@@ -9,7 +9,7 @@ mod jobs;
 mod report;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{env, fs, thread};
 
@@ -19,9 +19,15 @@ use crate::source::root;
 use crate::steps::{self, Outcome, Tally, missing};
 use crate::suite::number;
 
-/// Default seconds of a target, unless QUIETLINE_FUZZ_SECONDS is set: nine targets in the minute
-/// and a half that CI has for them.
+/// Default seconds of a target, unless QUIETLINE_FUZZ_SECONDS is set.
 const SECONDS: u32 = 10;
+
+/// Targets that CI runs for every commit, because they cover the receive path; the others take
+/// turns.
+const ALWAYS: [&str; 2] = ["engine", "receive"];
+
+/// A commit runs one of this many of the other targets.
+const TURNS: usize = 3;
 
 /// Largest number of processes that run one target at once; fewer if there are fewer CPUs.
 const JOBS_MAX: usize = 8;
@@ -51,7 +57,8 @@ const SANITIZER_FLAGS: &str = "-Cllvm-args=-asan-use-after-return=never";
 /// with the target: its reading of the coverage counters takes half of a run with it.
 const LIBFUZZER_FLAGS: &str = "-fno-sanitize=all";
 
-/// Runs every target, or the one that QUIETLINE_FUZZ_TARGET names.
+/// Runs every target, or the one that QUIETLINE_FUZZ_TARGET names; with `CI=true` the part of the
+/// commit.
 pub(crate) fn run() -> Result<Outcome> {
     let targets = match targets()? {
         Ok(targets) => targets,
@@ -60,6 +67,11 @@ pub(crate) fn run() -> Result<Outcome> {
     let wanted = env::var("QUIETLINE_FUZZ_TARGET").ok();
     let targets: Vec<_> = match &wanted {
         Some(wanted) => targets.into_iter().filter(|target| target == wanted).collect(),
+        None if steps::strict() => {
+            let part = part_of(steps::number_of(&steps::commit()?), &targets);
+            println!("\n== part of this commit: {part:?}; any other: QUIETLINE_FUZZ_TARGET=NAME");
+            part
+        }
         None => targets,
     };
     ensure!(!targets.is_empty(), "there is no fuzz target {wanted:?}");
@@ -99,6 +111,14 @@ fn targets() -> Result<Result<Vec<String>, Outcome>> {
         );
     }
     Ok(Ok(names))
+}
+
+/// Returns the targets that a commit runs: [`ALWAYS`], and every third of the others.
+fn part_of(commit: usize, targets: &[String]) -> Vec<String> {
+    let (always, others): (Vec<_>, Vec<_>) =
+        targets.iter().cloned().partition(|target| ALWAYS.contains(&target.as_str()));
+    let turn = others.into_iter().skip(commit % TURNS).step_by(TURNS);
+    always.into_iter().chain(turn).collect()
 }
 
 /// Returns the names of the `[[bin]]` tables.
@@ -197,6 +217,27 @@ fn build_all() -> Result<Outcome> {
     steps::run(&mut cargo_fuzz("build"))
 }
 
+/// Starts a build of every target on CPU time that no other process wants, as the tests against
+/// the kernel leave while they wait for timers. Cargo's lock makes the later build in [`run`] wait
+/// for this one, and the later build reports its errors. Does nothing without `CI=true`.
+pub(crate) fn build_behind() -> Result<()> {
+    if !steps::strict() || targets()?.is_err() {
+        return Ok(());
+    }
+    let build = cargo_fuzz("build");
+    let mut idle = Command::new("chrt");
+    idle.args(["--idle", "0"]).arg(build.get_program()).args(build.get_args());
+    idle.current_dir(root()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    for (name, value) in build.get_envs() {
+        match value {
+            Some(value) => idle.env(name, value),
+            None => idle.env_remove(name),
+        };
+    }
+    idle.spawn().context("starting chrt")?;
+    Ok(())
+}
+
 /// Returns the path where cargo-fuzz puts a target.
 fn built(target: &str) -> PathBuf {
     let directory =
@@ -223,6 +264,19 @@ pub(crate) fn has_nightly() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_parts_of_commits_have_every_target() {
+        let targets = ["engine", "headers", "http", "receive", "settings", "vnet_hdr"];
+        let targets = targets.map(String::from);
+        let mut seen: Vec<String> = Vec::new();
+        for commit in 0..TURNS {
+            let part = part_of(commit, &targets);
+            assert!(ALWAYS.iter().all(|always| part.iter().any(|target| target == always)));
+            seen.extend(part);
+        }
+        assert!(targets.iter().all(|target| seen.contains(target)));
+    }
 
     #[test]
     fn fuzz_targets_are_read_from_the_manifest() {

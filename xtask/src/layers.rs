@@ -58,9 +58,29 @@ const LAYERS: &[Layer] = &[
         inner: &["quietline-stack", "quietline-tcp", "quietline-sync", "quietline-pkt"],
         outer: None,
     },
+    // Formats of the network and of files are parsed by libraries, which `quietline` does not
+    // depend on. The stack is used by its public interface.
+    Layer {
+        package: "quietline-config",
+        inner: &["quietline"],
+        outer: Some(&[
+            "dhcproto",
+            "fastrand",
+            "hickory-proto",
+            "ipnet",
+            "rustix",
+            "serde",
+            "thiserror",
+            "toml",
+        ]),
+    },
     // The experiments use the stack as its users do.
     Layer { package: "quietline-lab", inner: &["quietline"], outer: None },
-    Layer { package: "quietline-cli", inner: &["quietline", "quietline-lab"], outer: None },
+    Layer {
+        package: "quietline-cli",
+        inner: &["quietline", "quietline-config", "quietline-lab"],
+        outer: None,
+    },
     Layer {
         package: "quietline-sim",
         inner: &[
@@ -78,8 +98,8 @@ const LAYERS: &[Layer] = &[
         inner: &["quietline-posix", "quietline-stack", "quietline-pkt"],
         outer: Some(&["arrayvec", "ipnet", "libc", "rustix"]),
     },
-    // One test runs an experiment of the lab on a link of the kernel.
-    Layer { package: "netns-tests", inner: &["quietline-lab"], outer: None },
+    // Tests use the sockets of a stack, and one runs an experiment of the lab.
+    Layer { package: "netns-tests", inner: &["quietline", "quietline-lab"], outer: None },
     Layer { package: "instructions", inner: &["quietline"], outer: Some(&[]) },
     Layer { package: "xtask", inner: &[], outer: None },
 ];

@@ -93,20 +93,14 @@ pub(crate) fn netns_in_modes() -> Result<Outcome> {
 
 /// Returns the pairwise rows that a commit runs, of `rows`. The first, the default, is excluded.
 fn turn_of(commit: &str, rows: usize) -> Vec<usize> {
-    let turn = number_of(commit) % TURNS;
+    let turn = steps::number_of(commit) % TURNS;
     (1..rows).filter(|row| row % TURNS == turn).collect()
 }
 
 /// Returns the row of values in which a commit runs the data-path tests. The first, the default, is
 /// excluded.
 fn value_of(commit: &str, rows: usize) -> usize {
-    1 + (number_of(commit) / TURNS) % (rows - 1)
-}
-
-/// Returns a number derived from the commit's hash.
-fn number_of(commit: &str) -> usize {
-    let head = commit.get(..8).and_then(|head| usize::from_str_radix(head, 16).ok());
-    head.unwrap_or_default()
+    1 + (steps::number_of(commit) / TURNS) % (rows - 1)
 }
 
 /// Runs every script, many seeds, the corpora of the fuzzers and the data-path tests against the

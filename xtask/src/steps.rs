@@ -245,6 +245,12 @@ pub(crate) fn commit() -> Result<String> {
     Ok(String::from_utf8(git.stdout)?)
 }
 
+/// Returns a number derived from the commit's hash.
+pub(crate) fn number_of(commit: &str) -> usize {
+    let head = commit.get(..8).and_then(|head| usize::from_str_radix(head, 16).ok());
+    head.unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

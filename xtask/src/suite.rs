@@ -93,6 +93,7 @@ fn netns() -> Result<Outcome> {
     if let Some(outcome) = prepare_netns()? {
         return Ok(outcome);
     }
+    fuzz::build_behind()?;
     // One test at a time, because each needs both cores. Uncaptured, so that a test that skips
     // itself prints the reason.
     let tests = ["test", "-p", "netns-tests", "--no-fail-fast"];

@@ -3,18 +3,23 @@
 //! Single values are parsed into their types here. Checks that need two options together are in
 //! `link`.
 
-use std::{ffi::OsString, net::IpAddr, path::PathBuf};
+use std::{
+    ffi::OsString,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint, error::ErrorKind};
 use clap_complete::Shell;
 use ipnet::IpNet;
 use quietline::QdiscConfig;
+use quietline_config::dns::parse_server;
 
 use self::values::{number, parse_address, parse_network, parse_seconds};
 use crate::{
     demo::{Compare, Workload},
     failure::Failure,
-    link::{LinkSpec, Sysctl},
+    link::{AddressSpec, LinkSpec, Sysctl},
     output,
 };
 
@@ -38,6 +43,13 @@ pub(crate) use self::{
 #[derive(Debug, Parser)]
 #[command(name = "quietline", version, max_term_width = 100)]
 pub(crate) struct Cli {
+    /// Build the host of serve or connect from a TOML file instead of link options: links,
+    /// addresses, routes, settings, name servers.
+    ///
+    /// docs/host-file.md describes the file. --sysctl, --dns, --no-sandbox and the options of
+    /// observation can be combined with it.
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
     /// Command to run.
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -160,12 +172,15 @@ pub(crate) struct ServeArgs {
 /// Options of `quietline connect`.
 #[derive(Debug, Args)]
 pub(crate) struct ConnectArgs {
-    /// IP address to connect to, or a host name, which the system's resolver looks up.
-    #[arg(value_name = "HOST", value_hint = ValueHint::Hostname)]
+    /// IP address to connect to, or a host name, alone or with the port: HOST:PORT.
+    ///
+    /// A name is looked up over the stack if a name server is known, by --dns, --config or DHCP;
+    /// otherwise the system's resolver looks it up before the link is opened.
+    #[arg(value_name = "HOST[:PORT]", value_hint = ValueHint::Hostname)]
     pub(crate) host: String,
     /// Port to connect to.
     #[arg(value_name = "PORT", value_parser = number::<u16>(1..=65_535))]
-    pub(crate) port: u16,
+    pub(crate) port: Option<u16>,
     /// Exchange UDP datagrams instead of a TCP stream.
     ///
     /// Each read of stdin, such as a line of a terminal, becomes one datagram of at most 1,232
@@ -230,16 +245,23 @@ pub(crate) struct LinkArgs {
     /// ethtool command helps, because superframes would arrive otherwise. af_xdp uses all queues of
     /// the interface unless --queues says otherwise.
     #[arg(long, value_name = "KIND:NAME")]
-    pub(crate) link: LinkSpec,
-    /// Address of the stack and its prefix length, such as 10.7.0.2/24.
-    #[arg(long, value_name = "A/N", value_parser = parse_network)]
-    pub(crate) address: Option<IpNet>,
+    pub(crate) link: Option<LinkSpec>,
+    /// Address of the stack and its prefix length, such as 10.7.0.2/24, or dhcp.
+    ///
+    /// With dhcp the stack gets its address, routes, MTU and name servers from a DHCPv4 server on
+    /// the link, and returns the address at the end.
+    #[arg(long, value_name = "A/N|dhcp")]
+    pub(crate) address: Option<AddressSpec>,
     /// Address of the kernel on its end of the link, such as 10.7.0.1/24.
     #[arg(long, value_name = "B/N", value_parser = parse_network)]
     pub(crate) peer: Option<IpNet>,
     /// Address of the default gateway.
     #[arg(long, value_name = "G", value_parser = parse_address)]
     pub(crate) gateway: Option<IpAddr>,
+    /// Name server, as an IP address or ADDRESS:PORT (repeatable): the stack looks up host names
+    /// there [default: those of --config or DHCP].
+    #[arg(long, value_name = "SERVER", value_parser = parse_server)]
+    pub(crate) dns: Vec<SocketAddr>,
     /// Number of cores of the stack [default: 1].
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=64))]
     pub(crate) cores: Option<u16>,
@@ -272,6 +294,9 @@ pub(crate) struct LinkArgs {
     /// kernel has no sandbox.
     #[arg(long)]
     pub(crate) no_sandbox: bool,
+    /// Value of the option --config, which stands before or behind the command.
+    #[arg(skip)]
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// Capture and statistics options.
@@ -312,7 +337,7 @@ impl Cli {
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Result<Option<Self>, Failure> {
         match Self::try_parse_from(arguments) {
-            Ok(cli) => Ok(Some(cli)),
+            Ok(cli) => cli.complete().map(Some),
             Err(error) => match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                     output::print(&error.render().to_string()).map(|()| None)
@@ -323,6 +348,29 @@ impl Cli {
                 _ => Err(Failure::Usage(complaint(&error.render().to_string()))),
             },
         }
+    }
+}
+
+impl Cli {
+    /// Passes `--config` to the command, and refuses it where it has no use.
+    fn complete(mut self) -> Result<Self, Failure> {
+        let config = self.config.take();
+        match &mut self.command {
+            Command::Serve(ServeArgs { link, .. }) | Command::Connect(ConnectArgs { link, .. }) => {
+                if link.link.is_none() && config.is_none() {
+                    let reason =
+                        "a link is missing: expected '--link KIND:NAME' or '--config FILE'";
+                    return Err(Failure::Usage(reason.to_owned()));
+                }
+                link.config = config;
+            }
+            _ if config.is_some() => {
+                let reason = "--config has a use only with the commands serve and connect";
+                return Err(Failure::Usage(reason.to_owned()));
+            }
+            _ => {}
+        }
+        Ok(self)
     }
 }
 

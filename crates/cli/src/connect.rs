@@ -5,12 +5,12 @@
 //! the command still sends the rest of a file or pipe on stdin; it does not wait for a terminal.
 //! `--udp` selects datagrams ([`datagrams`]).
 //!
-//! The system's resolver looks up a host name over the machine's own network, before the link is
-//! opened.
+//! A host name is looked up over the stack if a name server is known, otherwise by the system's
+//! resolver over the machine's own network, before the link is opened (`target`).
 
 use std::{
     io::{self, ErrorKind, IsTerminal as _, Read as _, Write as _},
-    net::{IpAddr, Shutdown, SocketAddr, ToSocketAddrs as _},
+    net::{Shutdown, SocketAddr},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -23,6 +23,8 @@ use std::{
 use crate::link::{StackStats, loss, watch};
 use anyhow::{Context as _, anyhow};
 
+use self::target::Target;
+
 use crate::{
     args::{ConnectArgs, Stats},
     endpoint::{Host, KernelHost, StackHost, Stream},
@@ -33,6 +35,7 @@ use crate::{
 };
 
 mod datagrams;
+mod target;
 
 /// Largest number of bytes that one read or write moves.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -45,58 +48,40 @@ const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 pub(crate) fn run(args: &ConnectArgs) -> Result<(), Failure> {
-    let link = args.link.check(&args.observe)?;
-    let mut remotes = resolve(&args.host, args.port)?;
-    if let Some(link) = &link {
-        let is_v4 = link.address.addr().is_ipv4();
-        remotes.retain(|remote| remote.is_ipv4() == is_v4);
-        if remotes.is_empty() {
-            let reason = "it has no address of the family of --address";
-            return Err(Failure::option("HOST", &args.host, reason));
-        }
-    }
+    let config = args.link.check(&args.observe)?;
+    let target = Target::parse(&args.host, args.port)?;
+    // By the machine's own network, and before the sandbox closes it.
+    let early = match &config {
+        Some(config) => target.early(config)?,
+        None => Some(target.by_system()?),
+    };
     let signals = Signals::install().context("cannot install signal handlers")?;
     let moved = Arc::new(Moved::default());
-    let Some(config) = link else {
+    let Some(config) = config else {
         let report = |at_end| report(args, &moved, None, at_end);
-        let outcome = connect(KernelHost, args, remotes, &moved, &signals, || report(false));
+        let find = move || Ok(early.unwrap_or_default());
+        let outcome = connect(KernelHost, args, find, &moved, &signals, || report(false));
         let reported = report(true);
         return outcome.and(reported);
     };
-    let link = args.link.open(&config, &args.observe, Files::default())?;
+    let mut link = args.link.open(&config, &args.observe, Files::default())?;
     watch(&link.stack, signals.waker()?)?;
     let host = StackHost(link.stack.clone());
-    let outcome = connect(host, args, remotes, &moved, &signals, || {
-        report(args, &moved, Some(&link.stack_stats()), false)
+    let outcome = link.lease(&config, &signals).and_then(|()| {
+        let (resolver, stack) = (link.resolver(&config.dns), link.stack.clone());
+        let find = move || match early {
+            Some(remotes) => Ok(remotes),
+            None => target.by_stack(&resolver, &stack),
+        };
+        connect(host, args, find, &moved, &signals, || {
+            report(args, &moved, Some(&link.stack_stats()), false)
+        })
     });
     // When the link is gone, report its loss instead of the broken connection that it caused.
     let outcome = loss(&link.stack).map_or(outcome, Err);
     let (stack_stats, captured) = link.close();
     let reported = report(args, &moved, Some(&stack_stats), true);
     outcome.and(captured).and(reported)
-}
-
-/// Returns the socket addresses of a host: its literal address, or the resolver's results for its
-/// name, in the resolver's order.
-fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
-    if let Ok(address) = host.parse::<IpAddr>() {
-        if address.is_unspecified() || address.is_multicast() {
-            return Err(Failure::option("HOST", host, "no host has this address"));
-        }
-        return Ok(vec![SocketAddr::new(address, port)]);
-    }
-    // The resolver would read 10.1 as 10.0.0.1.
-    if host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') || host.contains(':') {
-        return Err(Failure::option("HOST", host, "expected an IP address or a host name"));
-    }
-    let found = (host, port).to_socket_addrs().map_err(|error| {
-        let text = error.to_string();
-        let reason = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
-        anyhow!("cannot look up {host}: {reason}")
-    })?;
-    let mut remotes: Vec<_> = found.collect();
-    remotes.dedup();
-    Ok(remotes)
 }
 
 /// Result of the transfer, for the main thread. `None` until the transfer ends.
@@ -111,10 +96,12 @@ struct Moved {
     remote: OnceLock<SocketAddr>,
 }
 
+/// Connects to one of the addresses that `find` returns, and moves bytes until the connection ends.
+/// `find` runs in another thread, so that a signal ends the command at once.
 fn connect<H: Host>(
     host: H,
     args: &ConnectArgs,
-    remotes: Vec<SocketAddr>,
+    find: impl FnOnce() -> Result<Vec<SocketAddr>, Failure> + Send + 'static,
     moved: &Arc<Moved>,
     signals: &Signals,
     report: impl FnMut() -> Result<(), Failure>,
@@ -126,12 +113,14 @@ fn connect<H: Host>(
         // Neither this thread nor the sender thread is joined: both may block in a call that a
         // signal does not interrupt.
         thread::Builder::new().name("receiver".to_owned()).spawn(move || {
-            let outcome = if udp {
-                datagrams::connect_to_any(&host, &remotes, &moved)
-                    .and_then(|socket| datagrams::exchange(socket, &moved))
-            } else {
-                connect_to_any(&host, &remotes, &moved).and_then(|stream| exchange(stream, &moved))
-            };
+            let outcome = find().and_then(|remotes| {
+                if udp {
+                    let socket = datagrams::connect_to_any(&host, &remotes, &moved)?;
+                    datagrams::exchange(socket, &moved)
+                } else {
+                    exchange(connect_to_any(&host, &remotes, &moved)?, &moved)
+                }
+            });
             end(&ending, &waker, outcome);
         })?;
     }
@@ -282,20 +271,4 @@ fn report(
         output::remark(text.trim_end());
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_are_addresses_or_names() {
-        let remotes = resolve("10.1.2.3", 80).expect("an address");
-        assert_eq!(remotes, ["10.1.2.3:80".parse().expect("an address")]);
-        for host in ["10.1", "10.0.0.300", "0.0.0.0", "224.0.0.1", "1", "", "fe80::zz", "a:80"] {
-            assert!(matches!(resolve(host, 80), Err(Failure::Usage(_))), "{host}");
-        }
-        let local = resolve("localhost", 80).expect("every machine knows this name");
-        assert!(local.iter().all(|remote| remote.ip().is_loopback()), "{local:?}");
-    }
 }

@@ -32,7 +32,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::link::{StackStats, loss, watch};
+use crate::link::{StackStats, listening_address, loss, watch};
 use anyhow::Context as _;
 
 use self::{
@@ -46,7 +46,7 @@ use self::{
     session::Session,
 };
 use crate::{
-    args::{ServeArgs, Stats},
+    args::{ServeArgs, Service, Stats},
     endpoint::{Datagrams as _, Host, KernelHost, Listener as _, StackHost, Stream},
     failure::Failure,
     output,
@@ -79,13 +79,16 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         let reported = report(true);
         return served.and(reported);
     };
-    let link = args.link.open(&config, &args.observe, server.handler.files())?;
+    let mut link = args.link.open(&config, &args.observe, server.handler.files())?;
     server.handler.check_files()?;
     watch(&link.stack, signals.waker()?)?;
-    let address = SocketAddr::new(link.address, args.port());
+    let is_datagrams = matches!(args.service, Service::UdpEcho | Service::UdpDiscard);
+    let address = SocketAddr::new(listening_address(&config, is_datagrams), args.port());
     let host = StackHost(link.stack.clone());
-    let served = serve(host, address, args, &server, &signals, || {
-        server.report(args, address, Some(&link.stack_stats()), false)
+    let served = link.lease(&config, &signals).and_then(|()| {
+        serve(host, address, args, &server, &signals, || {
+            server.report(args, address, Some(&link.stack_stats()), false)
+        })
     });
     let lost = loss(&link.stack).map_or(Ok(()), Err);
     // Closing ends every connection and its thread, which then publishes its byte counts.

@@ -8,7 +8,7 @@
 use stack::{
     Cx, Errno,
     host::Host,
-    socket::options::{IPPROTO_TCP, OptionValue, SocketOption},
+    socket::options::{IPPROTO_TCP, OptionValue, SocketOption, domain_of},
 };
 
 use crate::{
@@ -107,6 +107,7 @@ impl Socket {
             _ if option == SocketOption::Error => {
                 Ok(OptionValue::Int(inner.error.take().map_or(0, Errno::raw)))
             }
+            _ if option == SocketOption::Domain => Ok(domain_of(inner.any())),
             _ => inner.settings.get(option, &host.sysctls()),
         }
     }

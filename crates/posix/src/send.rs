@@ -138,7 +138,7 @@ impl Send {
             State::Unconnected => {
                 let to = self.to.ok_or(Errno::EINVAL)?;
                 let options = inner.connect_options();
-                let (stream, sent) = Connection::connect_sending(host, cx, to, &options, bytes)?;
+                let (stream, sent) = Connection::connect_and_send(host, cx, to, &options, bytes)?;
                 self.sent = sent;
                 inner.begin(Arc::clone(&stream));
                 Ok(Stage::Opening(stream, Errno::EINPROGRESS))

@@ -367,7 +367,7 @@ impl Open for MutexGuard<'_, Inner> {
 
 impl Inner {
     /// The address of a socket without one.
-    const fn any(&self) -> SocketAddr {
+    pub(crate) const fn any(&self) -> SocketAddr {
         let ip = match self.is_v6 {
             true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),

@@ -29,7 +29,7 @@ use crate::{
 pub(crate) trait Awaited {
     fn readiness(&self) -> Readiness;
     fn waiters(&self, interest: Readiness) -> &EventCount;
-    fn pass_as_waiter(&self);
+    fn sync_with_owner(&self);
     /// Core that receives the socket's packets.
     fn polled_core(&self, host: &Host) -> CoreId;
     fn busy_poll(&self) -> BusyPoll;
@@ -46,8 +46,8 @@ impl Awaited for Connection {
         Self::waiters(self, interest)
     }
 
-    fn pass_as_waiter(&self) {
-        Self::pass_as_waiter(self);
+    fn sync_with_owner(&self) {
+        Self::sync_with_owner(self);
     }
 
     fn polled_core(&self, host: &Host) -> CoreId {
@@ -76,8 +76,8 @@ impl Awaited for DatagramSocket {
         Self::waiters(self, interest)
     }
 
-    fn pass_as_waiter(&self) {
-        Self::pass_as_waiter(self);
+    fn sync_with_owner(&self) {
+        Self::sync_with_owner(self);
     }
 
     fn polled_core(&self, _host: &Host) -> CoreId {
@@ -138,7 +138,7 @@ pub(crate) fn wait_ready(
     let wanted = wanted(interest);
     let wait = how_to_wait(stack, socket, interest, clock::now(), deadline);
     wait_until(&wait, || {
-        socket.pass_as_waiter();
+        socket.sync_with_owner();
         socket.readiness().intersects(wanted)
     })
 }
@@ -176,7 +176,7 @@ pub(crate) fn blocking<R>(
 pub(crate) fn poll_ready(
     socket: &impl Awaited,
     interest: Readiness,
-    task: &mut Context<'_>,
+    task: &Context<'_>,
 ) -> Poll<Readiness> {
     let wanted = wanted(interest);
     let ready = socket.readiness();
@@ -189,7 +189,7 @@ pub(crate) fn poll_ready(
         }
     }
     // Check again after the registration: any later change finds the waker.
-    socket.pass_as_waiter();
+    socket.sync_with_owner();
     let ready = socket.readiness();
     if ready.intersects(wanted) { Poll::Ready(ready) } else { Poll::Pending }
 }

@@ -133,12 +133,21 @@ impl Stack {
     /// Proves that no other station uses an address of the stack (RFC 5227), if the settings ask
     /// for it.
     fn claim_addresses(&self) -> io::Result<()> {
+        let events = self.events();
+        clock::with_cx(|cx| self.host().claim_addresses(cx));
+        self.wait_for_claim(events, || self.host().claim_state())
+    }
+
+    /// Waits until `state` is not [`ClaimState::Probing`]. `events` began before the claim.
+    pub(crate) fn wait_for_claim(
+        &self,
+        mut events: Events,
+        state: impl Fn() -> ClaimState,
+    ) -> io::Result<()> {
         /// Time between two polls of a stack without workers.
         const PAUSE: Duration = Duration::from_millis(1);
-        let mut events = self.events();
-        clock::with_cx(|cx| self.host().claim_addresses(cx));
         loop {
-            match self.host().claim_state() {
+            match state() {
                 ClaimState::Ready => return Ok(()),
                 ClaimState::Refused { address, mac } => {
                     let text = format!("address {address} is in use by another station, {mac}");
@@ -360,7 +369,7 @@ impl Stack {
         wait
     }
 
-    fn device(&self, name: &str) -> io::Result<DeviceIndex> {
+    pub(crate) fn device(&self, name: &str) -> io::Result<DeviceIndex> {
         let found = self.host().device_index(name);
         let error = || ConfigError::missing("device", name, "no such device");
         Ok(found.ok_or_else(error)?)

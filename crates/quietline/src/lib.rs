@@ -29,6 +29,7 @@ mod blocking;
 mod builder;
 mod clock;
 pub mod device;
+mod device_info;
 mod entropy;
 mod events;
 mod handle;
@@ -51,6 +52,7 @@ mod worker;
 
 pub use attachments::{Attachment, PollFd};
 pub use builder::{EcnMode, MtuProbing, StackBuilder};
+pub use device_info::DeviceInfo;
 pub use events::Events;
 pub use handle::Stack;
 pub use listener::{Incoming, IntoIncoming, TcpListener};
@@ -58,7 +60,7 @@ pub use memory::decide_packet_memory;
 pub use neighbor::{Neighbor, NudState};
 pub use ping::PingSocket;
 pub use pkt::DomainStats as MemoryStats;
-pub use route::{Route, RouteKind};
+pub use route::{NextHop, Route, RouteKind, RouteMetrics};
 pub use send_buffer::SendBuffer;
 pub use socket::TcpSocket;
 pub use stack::{

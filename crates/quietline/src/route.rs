@@ -6,10 +6,11 @@ use std::{fmt, net::IpAddr, str::FromStr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use stack::{
     base::{config_error::ConfigError, ids::DeviceIndex},
-    route::fib::{NO_DEVICE, RouteEntry, RouteSpec},
+    route::fib::{HopSpec, NO_DEVICE, RouteEntry, RouteSpec},
 };
 
 pub use stack::transmit::dst::RouteKind;
+pub use tcp::PathMetrics as RouteMetrics;
 
 /// A route. Its text is the syntax of `ip route`:
 ///
@@ -22,13 +23,18 @@ pub use stack::transmit::dst::RouteKind;
 ///     .via("10.0.0.254".parse().unwrap()).dev("tap0").metric(20).mtu(1400));
 /// assert_eq!(route.to_string(), "10.9.0.0/16 via 10.0.0.254 dev tap0 metric 20 mtu 1400");
 /// assert!("default blackhole".parse::<Route>().is_err());
+///
+/// let two = "default initcwnd 20 nexthop via 10.0.0.254 weight 2 nexthop via 10.1.0.254 weight 1";
+/// let route: Route = two.parse().unwrap();
+/// assert_eq!((route.metrics.initcwnd, route.nexthops[0].weight), (20, 2));
+/// assert_eq!(route.to_string(), two);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Destination addresses.
     pub prefix: IpNet,
-    /// Treatment of packets to these destinations. `Unicast`, `Blackhole` and `Unreachable` can be
-    /// added; the other kinds follow from addresses and are only listed.
+    /// Treatment of packets to these destinations. `Unicast`, `Blackhole`, `Unreachable` and
+    /// `Prohibit` can be added; the other kinds follow from addresses and are only listed.
     pub kind: RouteKind,
     /// Next hop: a neighbor. `None` if the destinations are directly on the link.
     pub via: Option<IpAddr>,
@@ -39,15 +45,34 @@ pub struct Route {
     pub src: Option<IpAddr>,
     /// Maximum packet size in bytes, if it is smaller than the device's.
     pub mtu: Option<u32>,
+    /// Whether `mtu` is final: ICMP reports do not change it, and packets leave without DF
+    /// (`mtu lock`).
+    pub mtu_locked: bool,
     /// Priority among routes to the same prefix: the smallest metric wins.
     pub metric: u32,
+    /// Metrics that concern TCP.
+    pub metrics: RouteMetrics,
+    /// Next hops of a route with several, instead of `via` and `dev`. A flow uses one of them
+    /// (`net.ipv4.fib_multipath_hash_policy`); those whose device is down are not used.
+    pub nexthops: Vec<NextHop>,
+}
+
+/// One of several next hops of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    /// Next hop: a neighbor. `None` if the destinations are directly on the link.
+    pub via: Option<IpAddr>,
+    /// Name of the device. May be omitted if `via` determines it.
+    pub dev: Option<String>,
+    /// Share of the flows, relative to the weights of the other next hops: 1 to 256.
+    pub weight: u16,
 }
 
 impl Route {
     /// Returns a route to `prefix`, to be completed by [`via`](Self::via), [`dev`](Self::dev) or
     /// both.
     #[must_use]
-    pub const fn to(prefix: IpNet) -> Self {
+    pub fn to(prefix: IpNet) -> Self {
         Self {
             prefix,
             kind: RouteKind::Unicast,
@@ -55,12 +80,15 @@ impl Route {
             dev: None,
             src: None,
             mtu: None,
+            mtu_locked: false,
             metric: 0,
+            metrics: RouteMetrics::default(),
+            nexthops: Vec::new(),
         }
     }
 
     /// Returns a route that drops packets to `prefix`: silently (`Blackhole`), or with an error for
-    /// the sender (`Unreachable`).
+    /// the sender (`Unreachable`, `Prohibit`).
     #[must_use]
     pub fn dropping(prefix: IpNet, kind: RouteKind) -> Self {
         Self { kind, ..Self::to(prefix) }
@@ -106,28 +134,47 @@ impl Route {
         &self,
         index: impl Fn(&str) -> Option<DeviceIndex>,
     ) -> Result<RouteSpec, ConfigError> {
-        let device = match &self.dev {
-            Some(name) => Some(
-                index(name)
-                    .ok_or_else(|| ConfigError::missing("route dev", name, "no such device"))?,
-            ),
-            None => None,
+        let find = |name: &Option<String>| {
+            let Some(name) = name else { return Ok(None) };
+            let missing = || ConfigError::missing("route dev", name, "no such device");
+            index(name).map(Some).ok_or_else(missing)
         };
-        let Self { prefix, kind, via, src: prefsrc, mtu, metric, .. } = *self;
-        Ok(RouteSpec { prefix, kind, via, device, prefsrc, mtu, metric })
+        let hop = |hop: &NextHop| -> Result<HopSpec, ConfigError> {
+            Ok(HopSpec { via: hop.via, device: find(&hop.dev)?, weight: hop.weight })
+        };
+        let (device, hops) = (find(&self.dev)?, self.nexthops.iter().map(hop));
+        let hops = hops.collect::<Result<_, ConfigError>>()?;
+        let Self { prefix, kind, via, src: prefsrc, mtu, mtu_locked, metric, metrics, .. } = *self;
+        let spec = RouteSpec { mtu, mtu_locked, metric, metrics, ..RouteSpec::of(prefix, kind) };
+        Ok(RouteSpec { via, device, prefsrc, hops, ..spec })
     }
 
     /// Builds a listed route; `name` returns the name of a device by index.
     pub(crate) fn listed(entry: RouteEntry, name: impl Fn(DeviceIndex) -> String) -> Self {
-        let RouteEntry { prefix, kind, via, device, prefsrc: src, mtu, metric } = entry;
+        let RouteEntry {
+            prefix,
+            kind,
+            via,
+            device,
+            prefsrc: src,
+            mtu,
+            mtu_locked,
+            metric,
+            metrics,
+            hops,
+        } = entry;
         let dev = (device != NO_DEVICE).then(|| name(device));
-        Self { prefix, kind, via, dev, src, mtu, metric }
+        let nexthops = hops
+            .iter()
+            .map(|hop| NextHop { via: hop.via, dev: Some(name(hop.device)), weight: hop.weight })
+            .collect();
+        Self { prefix, kind, via, dev, src, mtu, mtu_locked, metric, metrics, nexthops }
     }
 }
 
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", word(self.kind))?;
+        f.write_str(self.kind.word())?;
         if self.prefix.prefix_len() == 0 {
             f.write_str("default")?;
         } else if self.prefix.prefix_len() == self.prefix.max_prefix_len() {
@@ -143,34 +190,42 @@ impl fmt::Display for Route {
         field("dev", self.dev.as_ref().map(|dev| dev as _))?;
         field("src", self.src.as_ref().map(|src| src as _))?;
         field("metric", (self.metric != 0).then_some(&self.metric as _))?;
-        field("mtu", self.mtu.as_ref().map(|mtu| mtu as _))
+        let mtu = if self.mtu_locked { "mtu lock" } else { "mtu" };
+        field(mtu, self.mtu.as_ref().map(|mtu| mtu as _))?;
+        write!(f, "{}", self.metrics)?;
+        self.nexthops.iter().try_for_each(|hop| write!(f, "{hop}"))
     }
 }
 
-/// Returns the word that `ip route` prints in front of the prefix.
-const fn word(kind: RouteKind) -> &'static str {
-    match kind {
-        RouteKind::Unicast => "",
-        RouteKind::Local => "local ",
-        RouteKind::Broadcast => "broadcast ",
-        RouteKind::Multicast => "multicast ",
-        RouteKind::Blackhole => "blackhole ",
-        RouteKind::Unreachable => "unreachable ",
+impl fmt::Display for NextHop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(" nexthop")?;
+        if let Some(via) = self.via {
+            write!(f, " via {via}")?;
+        }
+        if let Some(dev) = &self.dev {
+            write!(f, " dev {dev}")?;
+        }
+        write!(f, " weight {}", self.weight)
     }
 }
 
 impl FromStr for Route {
     type Err = ConfigError;
 
-    /// Parses `[blackhole|unreachable] PREFIX OPTIONS`, where `PREFIX` may be `default` or a single
-    /// address, and `OPTIONS` are `[via ADDRESS] [dev NAME] [src ADDRESS] [metric N] [mtu BYTES]`.
-    /// `default` has the address family of the next hop, or IPv4 without one.
+    /// Parses `[blackhole|unreachable|prohibit] PREFIX OPTIONS`, where `PREFIX` may be `default` or
+    /// a single address. `OPTIONS` are `[via ADDRESS] [dev NAME] [src ADDRESS] [metric N]
+    /// [mtu [lock] BYTES] [window BYTES] [rtt MILLISECONDS[ms]] [advmss BYTES] [initcwnd N]
+    /// [initrwnd N] [quickack 0|1] [congctl NAME]`, then any number of `nexthop [via ADDRESS]
+    /// [dev NAME] [weight N]`. `default` has the address family of the next hop, or IPv4 without
+    /// one.
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let refuse = |allowed: &str| ConfigError::new("route", text, allowed);
         let mut words = text.split_whitespace().peekable();
         let kind = match words.peek() {
             Some(&"blackhole") => RouteKind::Blackhole,
             Some(&"unreachable") => RouteKind::Unreachable,
+            Some(&"prohibit") => RouteKind::Prohibit,
             _ => RouteKind::Unicast,
         };
         if kind != RouteKind::Unicast {
@@ -183,21 +238,60 @@ impl FromStr for Route {
             route.prefix = prefix.parse().or(address).map_err(|_| refuse("a prefix first"))?;
         }
         while let Some(name) = words.next() {
-            let value = words.next().ok_or_else(|| refuse("a value for each name"))?;
-            let address = || value.parse().map_err(|_| refuse("an IP address"));
-            let number = || value.parse().map_err(|_| refuse("a number"));
-            match name {
-                "via" => route.via = Some(address()?),
-                "dev" => route.dev = Some(value.to_owned()),
-                "src" => route.src = Some(address()?),
-                "mtu" => route.mtu = Some(number()?),
-                "metric" => route.metric = number()?,
-                _ => return Err(refuse("`via`, `dev`, `src`, `metric` and `mtu`")),
+            if name == "nexthop" {
+                route.nexthops.push(NextHop { via: None, dev: None, weight: 1 });
+                continue;
             }
+            if name == "mtu" {
+                route.mtu_locked = words.next_if_eq(&"lock").is_some();
+            }
+            let value = words.next().ok_or_else(|| refuse("a value for each name"))?;
+            set(&mut route, name, value).map_err(refuse)?;
         }
-        if prefix == "default" && route.via.is_some_and(|via| via.is_ipv6()) {
+        let via = route.via.or_else(|| route.nexthops.iter().find_map(|hop| hop.via));
+        if prefix == "default" && via.is_some_and(|via| via.is_ipv6()) {
             route.prefix = IpNet::V6(Ipv6Net::default());
         }
         Ok(route)
     }
+}
+
+/// Sets an option of a route, or of its last `nexthop`. An error says what is allowed.
+fn set(route: &mut Route, name: &str, value: &str) -> Result<(), &'static str> {
+    fn number<T: FromStr>(value: &str) -> Result<T, &'static str> {
+        value.parse().map_err(|_| "a number")
+    }
+    let address = || value.parse().map_err(|_| "an IP address");
+    if let Some(hop) = route.nexthops.last_mut() {
+        match name {
+            "via" => hop.via = Some(address()?),
+            "dev" => hop.dev = Some(value.to_owned()),
+            "weight" => hop.weight = number(value)?,
+            _ => return Err("`via`, `dev` and `weight` after `nexthop`"),
+        }
+        return Ok(());
+    }
+    let metrics = &mut route.metrics;
+    match name {
+        "via" => route.via = Some(address()?),
+        "dev" => route.dev = Some(value.to_owned()),
+        "src" => route.src = Some(address()?),
+        "mtu" => route.mtu = Some(number(value)?),
+        "metric" => route.metric = number(value)?,
+        "window" => metrics.window = number(value)?,
+        "rtt" => metrics.rtt_ms = number(value.strip_suffix("ms").unwrap_or(value))?,
+        "advmss" => metrics.advmss = number(value)?,
+        "initcwnd" => metrics.initcwnd = number(value)?,
+        "initrwnd" => metrics.initrwnd = number(value)?,
+        "quickack" => metrics.quickack = number::<u8>(value)? != 0,
+        "congctl" => {
+            let algorithm = value.parse().map_err(|_| "a congestion control after `congctl`")?;
+            metrics.congctl = Some(algorithm);
+        }
+        _ => {
+            return Err("options of `ip route`: `via`, `dev`, `src`, `metric`, `mtu`, `window`, \
+            `rtt`, `advmss`, `initcwnd`, `initrwnd`, `quickack`, `congctl` and `nexthop`");
+        }
+    }
+    Ok(())
 }

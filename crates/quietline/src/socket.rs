@@ -14,7 +14,7 @@ use std::{
 
 use stack::socket::{
     ConnectOptions, ListenOptions,
-    options::{OptionValue, SocketOption, SocketSettings},
+    options::{OptionValue, SocketOption, SocketSettings, domain_of},
 };
 
 use crate::{handle::Stack, listener::TcpListener, stream::TcpStream};
@@ -84,6 +84,9 @@ impl TcpSocket {
     /// # Errors
     /// As getsockopt(2): `ENOPROTOOPT`.
     pub fn option(&self, option: SocketOption) -> io::Result<OptionValue> {
+        if option == SocketOption::Domain {
+            return Ok(domain_of(self.any));
+        }
         Ok(self.settings.get(option, &self.stack.host().sysctls())?)
     }
 

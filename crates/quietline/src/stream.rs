@@ -203,7 +203,7 @@ impl TcpStream {
         data: &[u8],
     ) -> io::Result<(Self, usize)> {
         let (socket, sent) =
-            with_cx(|cx| Connection::connect_sending(stack.host(), cx, remote, options, &[data]))?;
+            with_cx(|cx| Connection::connect_and_send(stack.host(), cx, remote, options, &[data]))?;
         Ok((Self::new(stack.clone(), socket), sent))
     }
 
@@ -300,7 +300,7 @@ impl TcpStream {
                 }
             }
             may_read = sleep_until(&wait, || {
-                socket.pass_as_waiter();
+                socket.sync_with_owner();
                 is_readable() || socket.is_due(&waiting.reader)
             });
             if !may_read {
@@ -437,7 +437,7 @@ impl Drop for Shared {
                 polling: |sysctls: &Sysctls| socket.busy_poll().for_event(sysctls),
             };
             wait_until(&wait, || {
-                socket.pass_as_waiter();
+                socket.sync_with_owner();
                 !socket.is_finishing()
             });
         }

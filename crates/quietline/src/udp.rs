@@ -112,8 +112,9 @@ impl UdpSocket {
     /// Sends a datagram to the peer of a connected socket. Returns the number of bytes sent.
     ///
     /// # Errors
-    /// As send(2): `EDESTADDRREQ` without a peer, `EMSGSIZE` for a datagram that does not fit the
-    /// path, and the error of an earlier datagram, such as `ECONNREFUSED`.
+    /// As send(2): `EDESTADDRREQ` without a peer, `EMSGSIZE` for a datagram above 65,507 bytes, or
+    /// above the path MTU if it may not be fragmented (`IP_MTU_DISCOVER`), and the error of an
+    /// earlier datagram, such as `ECONNREFUSED`.
     pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
         self.send_message(&SendMessage::new(payload))
     }

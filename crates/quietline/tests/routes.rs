@@ -63,12 +63,16 @@ mod tests {
     fn routes_are_listed_with_the_names_of_devices() {
         let (client, _server) = stacks();
         client.add_route(&route("blackhole 198.51.100.0/24 metric 5")).expect("valid");
+        let two = "203.0.113.0/24 mtu lock 1400 rtt 30ms congctl reno \
+            nexthop via 10.0.0.2 dev red0 weight 3 nexthop via 10.1.0.2 dev blue0 weight 1";
+        client.add_route(&route(two)).expect("valid");
         let listed: Vec<_> = client.routes().iter().map(ToString::to_string).collect();
         for line in [
             "local 127.0.0.0/8 dev lo src 127.0.0.1",
             "10.1.0.0/24 dev blue0 src 10.1.0.1",
             "192.0.2.0/24 via 10.0.0.2 dev red0 src 10.0.0.1",
             "blackhole 198.51.100.0/24 metric 5",
+            two,
         ] {
             assert!(listed.iter().any(|listed| listed == line), "{line}: {listed:#?}");
         }
@@ -81,7 +85,16 @@ mod tests {
         assert_eq!(refused("10.9.0.0/16 dev green0"), "route dev green0: no such device");
         assert!(refused("192.0.2.0/24 via 10.1.0.2").contains("there is a route with this prefix"));
         assert!(refused("10.9.0.0/16 via 172.16.0.1").contains("a neighbor"));
-        for text in ["", "via 10.0.0.1", "default via", "default via x", "10.0.0.0/8 metric -1"] {
+        for text in [
+            "",
+            "via 10.0.0.1",
+            "default via",
+            "default via x",
+            "10.0.0.0/8 metric -1",
+            "default nexthop mtu 1000",
+            "default congctl fast",
+            "default window x",
+        ] {
             assert!(text.parse::<Route>().is_err(), "{text}");
         }
     }

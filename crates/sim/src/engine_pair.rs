@@ -6,10 +6,10 @@
 //! applications' functions, changes options and lets time pass. Any string is a valid input.
 //!
 //! Requirements: no panic; after every step the invariants of both control blocks hold and their
-//! sequence numbers only grow (`Tcb::check_turn`); memory stays below the limits of the buffers;
-//! the engines do not exchange segments endlessly at one instant. As long as no segment was edited
-//! or forged, the data read equals the data written, and all of it arrives once the network
-//! delivers. At the end no packet is left.
+//! sequence numbers only grow (`Tcb::check_after_output`); memory stays below the limits of the
+//! buffers; the engines do not exchange segments endlessly at one instant. As long as no segment
+//! was edited or forged, the data read equals the data written, and all of it arrives once the
+//! network delivers. At the end no packet is left.
 //!
 //! Not here: whole hosts against one peer (`hostile`), many connections (`scenario`).
 

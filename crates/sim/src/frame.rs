@@ -74,6 +74,21 @@ impl Ipv4 {
     }
 }
 
+/// Builds an IPv6 packet with a Fragment header (RFC 8200 §4.5). `next` is the number of the first
+/// header in `part`; `offset` is in bytes.
+#[must_use]
+pub fn ipv6_fragment(
+    src: Ipv6Addr,
+    dst: Ipv6Addr,
+    next: u8,
+    (id, offset, more): (u32, u16, bool),
+    part: &[u8],
+) -> Vec<u8> {
+    let field = (offset | u16::from(more)).to_be_bytes();
+    let header = [&[next, 0][..], &field, &id.to_be_bytes()].concat();
+    ipv6(src, dst, protocol::FRAGMENT, &[&header[..], part].concat())
+}
+
 /// Builds an IPv6 packet without extension headers, or with those that `payload` begins with.
 ///
 /// # Panics
@@ -234,6 +249,8 @@ pub enum Seen {
     Tcp(IpHeader, SegmentHeader, Vec<u8>),
     /// An ICMP message with the bytes behind its header.
     Icmp(IpHeader, IcmpMessage, Vec<u8>),
+    /// A fragment of a datagram, never of a segment.
+    Fragment(IpHeader, Vec<u8>),
     /// A UDP datagram.
     Udp(IpHeader, UdpHeader, Vec<u8>),
     /// A message of IGMP, with its bytes.
@@ -277,7 +294,8 @@ pub fn judge_ethernet(bytes: &[u8], own: MacAddr, mtu: u32) -> Result<Seen, Stri
             | Seen::Udp(ip, ..)
             | Seen::Icmp(ip, ..)
             | Seen::Mld(ip, _)
-            | Seen::Ndp(ip, _)) = &seen
+            | Seen::Ndp(ip, _)
+            | Seen::Fragment(ip, _)) = &seen
             else {
                 return Err(String::from("no IPv6"));
             };
@@ -326,6 +344,9 @@ pub fn judge_ipv4(packet: &[u8], mtu: u32) -> Result<Seen, String> {
         return Err(format!("IP checksum: {ip:?}"));
     }
     match ip.protocol {
+        protocol::ICMP | protocol::UDP if ip.fragment.is_piece() && !ip.fragment.dont => {
+            Ok(Seen::Fragment(ip, payload.to_vec()))
+        }
         protocol::TCP => judge_tcp(ip, payload),
         protocol::ICMP => judge_icmp(ip, payload),
         protocol::UDP => judge_udp(ip, payload),
@@ -349,7 +370,30 @@ pub fn judge_ipv6(packet: &[u8], mtu: u32) -> Result<Seen, String> {
         protocol::UDP => judge_udp(ip, payload),
         protocol::HOP_BY_HOP => judge_mld(ip, payload),
         protocol::ICMPV6 => judge_icmpv6(ip, payload),
+        protocol::FRAGMENT => judge_fragment_v6(ip, payload),
         other => Err(format!("protocol {other}")),
+    }
+}
+
+/// RFC 8200 §4.5: the Fragment header, and the length of a fragment that others follow.
+fn judge_fragment_v6(mut ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
+    let Some((header, part)) = bytes.split_at_checked(8) else {
+        return Err(format!("a Fragment header of {} bytes", bytes.len()));
+    };
+    let field = u16::from_be_bytes([header[2], header[3]]);
+    let (more, offset) = (field & 1 != 0, field & !7);
+    ip.fragment = Fragment { dont: false, more, offset };
+    ip.protocol = header[0];
+    let is_whole = !more && offset == 0;
+    if header[1] != 0 || field & 6 != 0 || header[4..] == [0; 4] || is_whole {
+        return Err(format!("Fragment header {header:?}"));
+    }
+    if part.is_empty() || (more && !part.len().is_multiple_of(8)) {
+        return Err(format!("a fragment of {} bytes: {ip:?}", part.len()));
+    }
+    match ip.protocol {
+        protocol::ICMPV6 | protocol::UDP => Ok(Seen::Fragment(ip, part.to_vec())),
+        other => Err(format!("a fragment of protocol {other}")),
     }
 }
 
@@ -400,7 +444,7 @@ fn judge_tcp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
         || flags.contains(Flags::URG);
     // RFC 1191 §3: DF is set, except on a path narrower than `net.ipv4.route.min_pmtu`.
     let may_be_cut = ip.src.is_ipv4() && !ip.fragment.dont && ip.total_len() > 552;
-    if contradicts || may_be_cut || ip.fragment.is_piece() {
+    if contradicts || may_be_cut || ip.fragment.is_fragment() {
         return Err(format!("{header}, {} bytes, {:?}", payload.len(), ip.fragment));
     }
     Ok(Seen::Tcp(ip, header, payload))
@@ -413,7 +457,7 @@ fn judge_udp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
     if is_checked && pseudo_checksum(ip.src, ip.dst, protocol::UDP, bytes) != 0 {
         return Err(format!("UDP checksum: {header:?}"));
     }
-    if usize::from(header.len) != bytes.len() || ip.fragment.is_piece() {
+    if usize::from(header.len) != bytes.len() || ip.fragment.is_fragment() {
         return Err(format!("{header:?}, {} bytes, {:?}", bytes.len(), ip.fragment));
     }
     Ok(Seen::Udp(ip, header, bytes[UDP_HEADER_LEN..].to_vec()))

@@ -23,6 +23,7 @@ pub mod modes;
 pub mod network;
 pub mod offload;
 pub mod peer;
+pub mod reassembly;
 pub mod rig;
 pub mod scenario;
 pub mod script;

@@ -3,7 +3,8 @@
 //!
 //! Above: the hosts of one world, each with one [`Port`] and the address that [`address`] gives it.
 //! Frames of a port pass through its [`PathConfig`] (rate, queue, delay, loss, …) to the port of
-//! their destination. The network is a router in between and reports packets above the MTU by ICMP.
+//! their destination. The network is a router in between: it reports packets above the MTU by ICMP,
+//! and cuts IPv4 packets without DF into fragments.
 //! Paths change while time passes ([`Change`]).
 //!
 //! [`Network::check`] asserts that every frame sent was delivered, is in flight, or was counted
@@ -107,8 +108,10 @@ pub enum Offload {
 /// Frames by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sent by hosts. Segments of a superframe that was cut count one by one.
+    /// Sent by hosts. Segments of a superframe that was cut, and fragments, count one by one.
     pub sent: u64,
+    /// Packets that the network cut into fragments.
+    pub cut: u64,
     /// Copies that the network made.
     pub duplicated: u64,
     /// ICMP errors that the network sent.
@@ -287,6 +290,19 @@ impl State {
 
     /// Sends one frame through its path.
     fn travel(&mut self, from: usize, now: Instant, mut frame: Frame) {
+        let path = &mut self.paths[from];
+        path.advance(now);
+        let mtu = path.config.mtu as usize;
+        if frame.gso.kind == GsoKind::None
+            && frame.bytes.len() > mtu
+            && let Some(fragments) = edit::fragments(&frame.bytes, mtu)
+        {
+            self.counts.cut += 1;
+            for bytes in fragments {
+                self.travel(from, now, Frame { bytes, gso: Gso::default() });
+            }
+            return;
+        }
         self.counts.sent += 1;
         if self.is_sabotaged(&mut frame) {
             return;
@@ -295,7 +311,6 @@ impl State {
             return self.lose(Fate::Unroutable);
         };
         let path = &mut self.paths[from];
-        path.advance(now);
         let size = edit::packet_bytes(&frame.bytes, frame.gso);
         if path.is_dark() {
             return self.lose(Fate::Blackout);

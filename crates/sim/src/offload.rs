@@ -23,7 +23,7 @@ use stack::{
     Cx, Memory,
     base::limits::{BIG_TCP_BYTES_MAX, GRO_BYTES_MAX},
     header::{ethernet::MacAddr, ip::protocol},
-    receive::gro::Offline,
+    receive::gro::StandaloneGro,
     sysctl::modes::GroExit,
 };
 use tcp::{Flags, Options, SegmentHeader, SeqNum};
@@ -135,7 +135,7 @@ fn play(input: &[u8], cx: &mut Cx, memory: &Memory, bytes_max: usize) -> Outcome
     let paged = how & 4 != 0;
     let max_bytes = [GRO_BYTES_MAX, BIG_TCP_BYTES_MAX, 4000, 0][usize::from(limits & 3)];
     let mut bytes_left = bytes_max;
-    let mut gro = Offline::new(exit, 1 + u32::from(limits >> 2), max_bytes, LINK);
+    let mut gro = StandaloneGro::new(exit, 1 + u32::from(limits >> 2), max_bytes, LINK);
     let (mut came, mut went) = (Vec::new(), Vec::new());
     let mut flows = [Flow::default(); FLOWS as usize];
     let mut outcome = Outcome::default();

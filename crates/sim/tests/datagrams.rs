@@ -167,6 +167,48 @@ mod tests {
         }
     }
 
+    /// A datagram of six fragments arrives if none of them is lost. The others end after
+    /// `ipfrag_time`.
+    #[test]
+    fn long_datagrams_cross_a_wire_that_loses_a_tenth_of_the_fragments() {
+        const COUNT: u32 = 300;
+        let loss = Impairment {
+            delay: Duration::from_micros(500),
+            loss: 0.1,
+            reorder: 0.2,
+            reorder_delay: Duration::from_millis(2),
+            duplicate: 0.1,
+            ..Impairment::default()
+        };
+        let wire = WireConfig { forward: loss, backward: loss, seed: 5, ..WireConfig::default() };
+        let mut world = World::pair(5, &wire).expect("a valid wire");
+        let client = bind(&mut world, 0, at(1, 1000));
+        let server = bind(&mut world, 1, at(2, PORT));
+        let hosts = world.hosts.clone();
+        let mut received = 0;
+        let mut buf = vec![0; 65_536];
+        for number in 0..COUNT {
+            let bytes = payload(number, 8000);
+            let message = SendMessage::to(&bytes, at(2, PORT));
+            client.send(&hosts[0], world.app(0), &message).expect("room");
+            world.pass(Duration::from_millis(5));
+            while let Ok(got) = server.recv(&hosts[1], world.app(1), &mut buf, false) {
+                let number = u32::from_be_bytes(buf[..4].try_into().expect("four bytes"));
+                assert_eq!(buf[..got.len], payload(number, 8000));
+                received += 1;
+            }
+        }
+        assert!((COUNT / 4..COUNT * 3 / 4).contains(&received), "{received}: 0.9^6 is 0.53");
+        world.pass(Duration::from_secs(31));
+        let count = |counter| hosts[1].counters().stack(counter);
+        assert_eq!(count(Counter::IpReasmOKs), u64::from(received));
+        assert!(count(Counter::IpReasmTimeout) > 0);
+        assert_eq!(count(Counter::IpReasmFails), count(Counter::IpReasmTimeout));
+        assert_eq!(hosts[0].counters().stack(Counter::IpFragCreates), u64::from(COUNT) * 6);
+        drop(hosts);
+        close(world, [client, server]);
+    }
+
     #[test]
     fn a_full_send_buffer_is_writable_when_packets_complete() {
         let forward = Impairment {

@@ -214,7 +214,7 @@ mod tests {
     }
 
     /// Polls of at most one frame, on the fast path and on the slow path. RPS to the only core
-    /// moves no packet, and keeps every frame off the fast path (`goes_straight_up`).
+    /// moves no packet, and keeps every frame off the fast path (`may_bypass_gro`).
     #[test]
     fn the_fast_path_of_single_frames_has_the_effect_of_the_slow_path() {
         const STEERED: (&str, &str) = ("net.quietline.dev.bytes.rps_cpus", "1");

@@ -103,6 +103,7 @@ mod tests {
             self.steps += outcome.steps;
             self.longest = self.longest.max(outcome.took);
             self.frames.sent += outcome.frames.sent;
+            self.frames.cut += outcome.frames.cut;
             self.frames.duplicated += outcome.frames.duplicated;
             self.frames.icmp += outcome.frames.icmp;
             self.frames.delivered += outcome.frames.delivered;
@@ -198,8 +199,8 @@ mod tests {
         if totals.seeds >= 1000 {
             // Every kind of event occurred.
             let frames = totals.frames;
-            let Counts { duplicated, icmp, corrupted, marked, .. } = frames;
-            let happened = [duplicated, icmp, corrupted, marked, totals.aborted];
+            let Counts { cut, duplicated, icmp, corrupted, marked, .. } = frames;
+            let happened = [cut, duplicated, icmp, corrupted, marked, totals.aborted];
             assert!(happened.iter().all(|count| *count > 0), "{totals:?}");
             for fate in [Fate::Loss, Fate::Burst, Fate::QueueFull, Fate::Blackout, Fate::TooBig] {
                 assert!(frames.lost[fate as usize] > 0, "{fate:?}: {totals:?}");
@@ -305,6 +306,23 @@ mod tests {
         let scenario = Scenario::of(7);
         let [once, again] = [(); 2].map(|()| run(&scenario, None, None));
         assert_eq!(format!("{once:?}"), format!("{again:?}"));
+    }
+
+    /// The router cuts every full segment in two, and a tenth of the frames is lost.
+    #[test]
+    fn a_stream_survives_the_loss_of_a_tenth_of_its_fragments() {
+        let mut scenario = plain();
+        scenario.mtu = 1500;
+        for host in &mut scenario.hosts {
+            // Segments are sent without DF.
+            host.ip_no_pmtu_disc = 2;
+        }
+        for path in &mut scenario.paths {
+            (path.mtu, path.loss) = (800, 0.1);
+        }
+        let frames = run(&scenario, None, None).frames;
+        assert!(frames.cut > 50 && frames.lost[Fate::Loss as usize] > 5, "{frames:?}");
+        assert_eq!(frames.lost[Fate::TooBig as usize], 0);
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod tests {
         base::ids::DeviceIndex,
         device::{Impairment, Wire, WireConfig},
         host::config::{DeviceConfig, HostConfig},
-        route::fib::RouteSpec,
+        route::fib::{HopSpec, RouteSpec},
         socket::{Connection, Listener},
         transmit::dst::RouteKind,
     };
@@ -91,13 +91,23 @@ mod tests {
         }
     }
 
+    /// Returns the route of `host` to the address of the other, over both wires.
+    fn over_both(host: usize, weights: [u32; 2]) -> RouteSpec {
+        let hop = |wire: u32| HopSpec {
+            via: to_peer(host, wire).via,
+            device: None,
+            weight: u16::try_from(weights[wire as usize]).expect("small"),
+        };
+        RouteSpec { via: None, hops: vec![hop(0), hop(1)], ..to_peer(host, 0) }
+    }
+
     /// Makes one change to the routes of one host; a refused change has no effect.
     fn change(world: &mut World) {
         let number = world.cx.rng.below(2) as usize;
         let wire = world.cx.rng.below(2);
         let to = to_peer(number, wire);
         let host = Arc::clone(&world.hosts[number]);
-        match world.cx.rng.below(14) {
+        match world.cx.rng.below(16) {
             // Refused while the wire is down.
             0..5 => drop(host.replace_route(&to)),
             5 | 6 => {
@@ -112,6 +122,12 @@ mod tests {
                 host.replace_route(&hole).expect("a route");
             }
             11 => host.invalidate_routes(),
+            // Both wires; refused while one is down.
+            14 => drop(host.replace_route(&over_both(number, [1 + wire, 2]))),
+            15 => {
+                let prohibited = RouteSpec::of(to.prefix, RouteKind::Prohibit);
+                host.replace_route(&prohibited).expect("a route");
+            }
             up => {
                 let changed = host.set_device_up(&mut world.cx, DeviceIndex(1 + wire), up == 12);
                 changed.expect("it is there");

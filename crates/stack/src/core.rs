@@ -46,12 +46,12 @@ use crate::{
     },
 };
 
-pub(crate) use power::PowerChange;
+pub(crate) use admin_state::AdminState;
 
+mod admin_state;
 mod busy_poll;
 mod lifetime;
 mod memory_map;
-mod power;
 mod run;
 mod sleep;
 mod turn;
@@ -119,7 +119,7 @@ pub(crate) struct CoreState {
     /// Queues that hold packets back in GRO while a thread busy-polls.
     holding: u64,
     /// Queues that are not polled, because their device is down or gone.
-    powered: power::Powered,
+    applied: admin_state::AppliedStates,
     /// Round robin: index of the queue that the next turn polls first, if it is due.
     next_napi: usize,
     /// Buffer for due timers, kept so that a turn allocates none.
@@ -142,13 +142,13 @@ impl CoreState {
 
     /// Returns the queues whose ring holds a frame.
     fn arrived(&self) -> u64 {
-        let polled = queues_in(self.ringed & !self.powered.disabled());
+        let polled = queues_in(self.ringed & !self.applied.disabled());
         polled.map(|index| u64::from(self.napis[index].has_arrived()) << index).sum()
     }
 
     /// Returns whether every queue has a ring or a doorbell, so that no arrival goes unnoticed.
-    fn hears_of_all(&self) -> bool {
-        (self.unannounced | self.descriptors) & !self.powered.disabled() == 0
+    fn signals_every_arrival(&self) -> bool {
+        (self.unannounced | self.descriptors) & !self.applied.disabled() == 0
     }
 }
 
@@ -214,7 +214,7 @@ pub struct Core {
     /// the worker.
     attendance: Arc<Attendance>,
     /// Requested state of the queues: polled, disabled, or gone.
-    power: power::Power,
+    requested: admin_state::RequestedStates,
 }
 
 impl core::fmt::Debug for Core {
@@ -239,7 +239,7 @@ impl Core {
             completing: 0,
             ringed: 0,
             holding: 0,
-            powered: power::Powered::default(),
+            applied: admin_state::AppliedStates::default(),
             next_napi: 0,
             due: Vec::new(),
             trim: turn::TrimWalk::default(),
@@ -256,7 +256,7 @@ impl Core {
             tasklet: Arc::clone(sockets.tasklet()),
             places: Mutex::default(),
             sockets,
-            power: power::Power::default(),
+            requested: admin_state::RequestedStates::default(),
             attendance,
         })
     }

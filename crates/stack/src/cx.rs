@@ -168,7 +168,7 @@ impl Cx {
             read: PacketList::new(),
             reader: Rc::new(memory.rcu.reader()),
             softirq: Softirq::default(),
-            view: Box::new(HostView::nowhere()),
+            view: Box::new(HostView::no_host()),
             depth: 0,
             others: Vec::new(),
         }
@@ -199,7 +199,7 @@ impl Cx {
     /// Reads the clock if `now` may be stale. A clock read costs half as much as the processing of
     /// a segment.
     #[inline]
-    pub(crate) fn freshen(&mut self) {
+    pub(crate) fn refresh_clock(&mut self) {
         if self.stale {
             self.read_clock();
         }
@@ -239,7 +239,7 @@ impl Cx {
     /// Returns whether an allocation has failed since the last call, because packet memory was at
     /// its limit.
     #[inline]
-    pub(crate) fn has_lacked_memory(&mut self) -> bool {
+    pub(crate) fn take_alloc_failure(&mut self) -> bool {
         let failed = self.pool.alloc_failed();
         core::mem::replace(&mut self.alloc_failed, failed) != failed
     }
@@ -360,7 +360,7 @@ impl Cx {
     /// Returns the core to which work of this context is attributed: in softirq context, the core
     /// that the context runs; in process context with RFS, the home core of the thread. Linux:
     /// `smp_processor_id`.
-    pub(crate) fn place(&self) -> Option<CoreId> {
+    pub(crate) fn current_core(&self) -> Option<CoreId> {
         let view = &self.view;
         view.running.or_else(|| view.sock_flows.as_ref().and(view.home))
     }
@@ -451,7 +451,7 @@ impl Cx {
     /// context may receive packets that were sent after its reading. Time must not run backwards
     /// from sender to receiver.
     #[inline]
-    pub(crate) fn not_before(&mut self, then: Instant) {
+    pub(crate) fn advance_clock_to(&mut self, then: Instant) {
         self.now = self.now.max(then);
     }
 

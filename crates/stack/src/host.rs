@@ -20,6 +20,7 @@ use crate::{
     sysctl::SysctlError,
 };
 
+mod addresses;
 mod audit;
 mod build;
 pub mod config;
@@ -113,7 +114,7 @@ impl Host {
         })?;
         // The new settings are published before this request, so the core that takes the request
         // uses them. Connections may hold spare packets that the earlier settings allowed.
-        if trims && self.tcp_memory().want_trim() {
+        if trims && self.tcp_memory().request_trim() {
             self.cores[0].wake_before(Instant::ZERO);
         }
         if stale {

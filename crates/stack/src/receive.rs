@@ -8,8 +8,6 @@
 //! net/ipv6/{ndisc,udp,icmp,mcast}.c.
 //!
 //! Both IP versions share one algorithm: their common steps take `const V4: bool`.
-//! Not implemented: reassembly of fragments. Fragments are dropped with a counted
-//! reason.
 
 pub(crate) mod arp_input;
 pub(crate) mod early_demux;
@@ -20,6 +18,7 @@ pub(crate) mod ip_input;
 pub(crate) mod link_input;
 pub(crate) mod napi;
 pub(crate) mod ndp_input;
+pub(crate) mod reassembly;
 pub mod rps;
 pub(crate) mod tcp_input;
 pub(crate) mod udp_input;

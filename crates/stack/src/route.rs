@@ -15,4 +15,4 @@ pub mod router;
 pub(crate) mod source_address;
 pub(crate) mod table;
 
-pub(crate) use router::Path;
+pub(crate) use router::CachedDst;

@@ -6,11 +6,10 @@
 //!
 //! A route entry ([`Dst`](dst::Dst)) holds all that sending a packet needs: the link type, the
 //! neighbor and the transmit queues. `route` creates the entries.
-//!
-//! Not implemented: fragmentation. A packet that needs it is dropped with a counted reason.
 
 pub mod bql;
 pub mod dst;
+mod fragment;
 pub(crate) mod gso;
 pub(crate) mod ident;
 pub mod ip_output;

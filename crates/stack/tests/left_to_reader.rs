@@ -166,14 +166,14 @@ mod tests {
         assert_eq!(waiters.wait(token, None), WaitResult::Notified, "when the core is released");
         assert_eq!(bench.read(), SEGMENT);
         let core = bench.core();
-        assert!(core.is_polled(bench.cx.now) && core.is_left_alone(bench.cx.now));
+        assert!(core.is_polled(bench.cx.now) && core.needs_no_worker(bench.cx.now));
         for _ in 0..2 {
             // One frame per cycle: the waiting thread has its data as soon as it arrives.
             assert!(core.busy_poll(&bench.server, &mut bench.cx, 8, |_| true));
             assert_eq!(bench.read(), SEGMENT);
         }
         core.stop_polling(&mut bench.cx, &bench.server, false);
-        assert!(!core.is_left_alone(bench.cx.now));
+        assert!(!core.needs_no_worker(bench.cx.now));
         assert_eq!(bench.work(), CoreRun::Idle);
         assert_eq!(bench.left(), 1);
     }
@@ -188,7 +188,7 @@ mod tests {
         core.finish_sleep();
         assert!(until > now && until <= now + Duration::from_millis(1));
         bench.cx.now = until;
-        assert!(!core.is_left_alone(until), "the worker polls");
+        assert!(!core.needs_no_worker(until), "the worker polls");
         assert_eq!(bench.work(), CoreRun::Idle);
         assert_eq!(bench.read(), 3 * SEGMENT);
     }
@@ -254,7 +254,7 @@ mod tests {
         });
         assert!(polled);
         core.stop_polling(&mut other, &server, false);
-        assert!(core.is_polled(start) && core.is_left_alone(start) && !core.is_free());
+        assert!(core.is_polled(start) && core.needs_no_worker(start) && !core.is_free());
         core.stop_polling(&mut bench.cx, &server, false);
         assert!(!core.is_polled(start) && core.is_free(), "the polling thread may release it");
         // Both threads have polled: the last one to poll decides.
@@ -283,9 +283,9 @@ mod tests {
         let (core, server, now) = (bench.core(), Arc::clone(&bench.server), bench.cx.now);
         let mut reader = Cx::replay(&bench.memory, 2);
         reader.now = now;
-        assert!(core.is_left_alone(now));
+        assert!(core.needs_no_worker(now));
         core.stop_polling(&mut reader, &server, false);
-        assert!(!core.is_left_alone(now));
+        assert!(!core.needs_no_worker(now));
         assert_eq!(bench.work(), CoreRun::Idle);
         assert_eq!(bench.read(), 3 * SEGMENT);
     }
@@ -388,7 +388,7 @@ mod tests {
             assert_eq!(bench.read(), 5, "number {number}");
             assert!(core.busy_poll(&bench.server, &mut bench.cx, 8, |_| true));
             assert!(core.is_polled(bench.cx.now) && !core.is_bulk());
-            assert!(!core.is_left_alone(bench.cx.now));
+            assert!(!core.needs_no_worker(bench.cx.now));
         }
     }
 
@@ -401,16 +401,16 @@ mod tests {
         let name = "net.quietline.dev.default.gro_flush_timeout";
         server.set_sysctl(name, "1000000000").expect("a second");
         core.stop_polling(&mut bench.cx, &server, true);
-        assert!(core.is_left_alone(now));
+        assert!(core.needs_no_worker(now));
         core.interrupt(core.napi_of(DeviceIndex(1), QueueId(0)).expect("a queue"));
-        assert!(!core.is_left_alone(now), "a poll of a queue is due");
+        assert!(!core.needs_no_worker(now), "a poll of a queue is due");
         assert_eq!(bench.work(), CoreRun::Idle);
         core.stop_polling(&mut bench.cx, &server, true);
         let sent = bench.reader.send(&server, &mut bench.cx, &[IoSlice::new(b"watched")]);
         assert_eq!(sent, Ok(7));
         let due = core.next_deadline().expect("a timer");
-        assert!(due > now && core.is_left_alone(now));
-        assert!(core.is_polled(due) && !core.is_left_alone(due));
+        assert!(due > now && core.needs_no_worker(now));
+        assert!(core.is_polled(due) && !core.needs_no_worker(due));
     }
 
     /// As in Linux (`NAPI_STATE_PREFER_BUSY_POLL`), the preference counts whether or not the thread
@@ -456,7 +456,7 @@ mod tests {
         assert_eq!(kicks, 1);
         assert_eq!(poll(&mut bench.cx), kicks, "already kicked");
         core.finish_sleep();
-        assert!(core.is_left_alone(now), "and it sleeps without watching descriptors");
+        assert!(core.needs_no_worker(now), "and it sleeps without watching descriptors");
         let _ = core.prepare_sleep(now, true);
         assert_eq!(poll(&mut bench.cx), kicks);
         core.finish_sleep();

@@ -6,7 +6,7 @@
 //! interrupts that NAPI_STATE_PREFER_BUSY_POLL keeps disabled during `napi_busy_loop`.
 //!
 //! ```text
-//!  attendant      note_poll, relieve_worker
+//!  attendant      note_poll, suspend_worker
 //!      ┌──────────────────────────────────────► Polled(until) ────┐
 //!      │                                          │ ▲             │ stop_polling,
 //!   Worker                            prefer_poll │ │ note_poll   │ leave_polling
@@ -17,7 +17,7 @@
 //!
 //!  worker         prepare_sleep(Watching)
 //!      ┌──────────────────────────────────────► Watching ─────┐ finish_sleep;
-//!      │                                                      │ relieve_worker, which kicks
+//!      │                                                      │ suspend_worker, which kicks
 //!    Awake                                                    │
 //!     ▲│                                                      │ finish_sleep; stop_polling,
 //!     │└──────────────────────────────────────► Yielding ─────┤ leave_polling and
@@ -295,7 +295,7 @@ impl Attendance {
     /// watches the descriptors, and kicks the worker so that it yields. Otherwise every frame would
     /// wake it after `poller` has taken the frame. Returns whether the worker was kicked.
     #[inline]
-    pub fn relieve_worker(&self, poller: Poller, until_ns: u64) -> bool {
+    pub fn suspend_worker(&self, poller: Poller, until_ns: u64) -> bool {
         let relieves = self.end_sleep(WATCHING);
         if relieves {
             self.note_poll(poller, until_ns);

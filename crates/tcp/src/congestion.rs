@@ -169,7 +169,7 @@ impl Congestion {
         }
         let limited = self.is_cwnd_limited();
         let (divisor, stopped) = if limited || sample.held_min_rtt.is_some() {
-            self.watch_slow_start(sample)
+            self.detect_slow_start_end(sample)
         } else {
             (1, None)
         };
@@ -193,12 +193,12 @@ impl Congestion {
 
     /// Whether a signal other than a loss may end slow start.
     #[inline]
-    pub(crate) const fn watches_slow_start(&self) -> bool {
+    pub(crate) const fn detects_slow_start_end(&self) -> bool {
         self.hystart.is_some() && self.in_slow_start()
     }
 
     /// Returns the divisor of slow start's growth, and the signal that has ended slow start.
-    fn watch_slow_start(&mut self, sample: &AckSample) -> (u32, Option<SlowStartEnd>) {
+    fn detect_slow_start_end(&mut self, sample: &AckSample) -> (u32, Option<SlowStartEnd>) {
         let Window { cwnd, mss, .. } = self.window;
         let in_slow_start = self.in_slow_start();
         let Some(hystart) = self.hystart.as_mut().filter(|_| in_slow_start) else {

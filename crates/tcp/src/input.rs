@@ -136,7 +136,7 @@ fn process(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> Segment
         tcb.totals.data_segs_in = tcb.totals.data_segs_in.wrapping_add(segments);
     }
     let result = match tcb.state {
-        State::Established if fast_path(tcb, segment) => established_fast(tcb, segment, cx),
+        State::Established if is_fast_path(tcb, segment) => established_fast(tcb, segment, cx),
         State::SynSent => syn_sent::process(tcb, segment, cx),
         State::TimeWait => time_wait_in_place(tcb, segment, cx),
         State::Close | State::Listen => Err(DropReason::TcpClosed),
@@ -199,7 +199,7 @@ fn synchronized(
 /// [`established_fast`] performs only these two. The fifth step has a fast path of its own
 /// (`ack::predicted`). `tests::fast_path` runs the same traffic with and without header prediction
 /// and compares the complete state after every exchange.
-fn fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
+fn is_fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     let header = segment.header;
     let plain = header.flags.difference(Flags::PSH) == Flags::ACK;
     let timestamps = match header.options.timestamps {
@@ -221,7 +221,7 @@ fn fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && !tcb.no_fast_path()
 }
 
-/// Performs the fifth and seventh step for a segment that passed [`fast_path`].
+/// Performs the fifth and seventh step for a segment that passed [`is_fast_path`].
 fn established_fast(
     tcb: &mut Tcb,
     segment: &mut Segment<'_>,

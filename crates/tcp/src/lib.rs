@@ -134,7 +134,9 @@ pub use congestion::{
 };
 pub use cx::{
     Cx, SegmentVerdict,
-    config::{BufferLimits, Keepalive, PacketRecycle, PathParams, SocketOptions, TcpConfig},
+    config::{
+        BufferLimits, Keepalive, PacketRecycle, PathMetrics, PathParams, SocketOptions, TcpConfig,
+    },
     host_queue::{HostQueue, TsqLimit},
 };
 pub use input::{icmp::on_icmp, input, input_to_user};

@@ -46,8 +46,8 @@ pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
 }
 
-/// The complete form of [`output`], for every case that `predicted::transmit` does not handle. A
-/// separate function, so that the short form needs only a small stack frame.
+/// The slow path of [`output`], for every case that `predicted::transmit` does not handle. A
+/// separate function, so that the fast path needs only a small stack frame.
 #[inline(never)]
 fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.flags.contains(TcbFlags::WRITE_SUPPRESSED) && !memory::suppresses_send(tcb, cx) {
@@ -120,8 +120,8 @@ fn send_owed_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 /// data is held back for any reason (Linux: tcp_check_probe_timer).
 fn arm_timers(tcb: &mut Tcb, cx: &Cx<'_>) {
     if tcb.send_queue.sent_count() > 0 {
-        if !tcb.timers.is_watching() {
-            retransmit::arm_watch(tcb, cx, None, true);
+        if !tcb.timers.is_flight_timer_armed() {
+            retransmit::arm_flight_timer(tcb, cx, None, true);
         }
     } else if tcb.send_queue.first_unsent().is_some()
         && tcb.timers.rtx().is_none()
@@ -162,7 +162,7 @@ fn transmit_new(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         }
     };
     if tcb.snd_nxt != before && tcb.timers.rtx() != Some(RtxPurpose::Reorder) {
-        retransmit::arm_watch(tcb, cx, None, false);
+        retransmit::arm_flight_timer(tcb, cx, None, false);
     }
     tcb.flags.set(TcbFlags::HOST_LIMITED, blocked == Blocked::HostQueue);
     let cwnd_limited = blocked == Blocked::Congestion;

@@ -161,7 +161,7 @@ fn emit(
     }
     header.ack = tcb.rcv_nxt;
     urgent::mark(tcb, &mut header);
-    ecn::dress(tcb, &mut packet, &mut header, new_data);
+    ecn::set_bits(tcb, &mut packet, &mut header, new_data);
     report_blocks(tcb, &mut header, len);
     if !tcb.sack_report.has_duplicate() {
         tcb.ack.on_ack_sent();

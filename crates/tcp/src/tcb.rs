@@ -53,7 +53,7 @@ use crate::{
     congestion::{Congestion, CongestionConfig, LossThresh},
     cx::{
         Cx,
-        config::{PathParams, SocketOptions, TcpConfig},
+        config::{PathMetrics, PathParams, SocketOptions, TcpConfig},
     },
     tcb::{
         ack_compression::AckCompression,
@@ -350,7 +350,7 @@ impl Tcb {
     pub(crate) fn new(cx: &Cx<'_>, params: &OpenParams) -> Self {
         let OpenParams { tuple, iss, ts_offset, path, options, ts_recent, .. } = params;
         let (config, mss) = (cx.config, PathMss::new(cx.config, *tuple, path, options));
-        let receive_buffer = ReceiveBuffer::new(config, options, mss.advertised());
+        let receive_buffer = ReceiveBuffer::new(config, options, &path.metrics, mss.advertised());
         Self {
             tuple: *tuple,
             ts_offset: *ts_offset,
@@ -383,10 +383,10 @@ impl Tcb {
             sack_report: SackReport::default(),
             ack_compression: AckCompression::new(),
             receive_buffer,
-            congestion: Congestion::new(&congestion_config(config, options), mss.effective()),
+            congestion: Congestion::new(&congestion_config(config, params), mss.effective()),
             recovery: Recovery::new(*iss),
             reordering: config.tcp_reordering.into(),
-            rtt: RttEstimator::new(&rtt_config(config, options)),
+            rtt: RttEstimator::new(&rtt_config(config, options, &path.metrics)),
             rate: DeliveryRate::default(),
             pacing: Pacing::new(),
             iss: *iss,
@@ -415,11 +415,12 @@ impl Tcb {
             sndbuf_follows: (0, 0),
             mss,
         }
-        .with_options(options)
+        .with_options(options, &path.metrics)
     }
 
-    /// Applies the socket options that are not plain fields.
-    fn with_options(mut self, options: &SocketOptions) -> Self {
+    /// Applies the socket options and metrics that are not plain fields.
+    fn with_options(mut self, options: &SocketOptions, metrics: &PathMetrics) -> Self {
+        self.ack.set_never_delays(metrics.quickack);
         self.set_linger2(options.linger2);
         if options.pingpong {
             self.ack.set_quick(false);
@@ -543,15 +544,22 @@ impl Tcb {
     }
 }
 
-fn congestion_config(config: &TcpConfig, options: &SocketOptions) -> CongestionConfig {
-    CongestionConfig { algorithm: options.congestion(config), ..CongestionConfig::default() }
+fn congestion_config(config: &TcpConfig, params: &OpenParams) -> CongestionConfig {
+    let (options, metrics) = (&params.options, &params.path.metrics);
+    let algorithm = options.congestion(config, metrics);
+    let mut congestion = CongestionConfig { algorithm, ..CongestionConfig::default() };
+    if metrics.initcwnd != 0 {
+        congestion.initial_window_segments = metrics.initcwnd.into();
+    }
+    congestion
 }
 
-fn rtt_config(config: &TcpConfig, options: &SocketOptions) -> RttConfig {
+fn rtt_config(config: &TcpConfig, options: &SocketOptions, metrics: &PathMetrics) -> RttConfig {
     RttConfig {
         rto_min: config.tcp_rto_min,
         rto_max: options.rto_max.unwrap_or(config.tcp_rto_max),
         min_rtt_window: config.tcp_min_rtt_wlen,
+        expected: Duration::from_millis(metrics.rtt_ms.into()),
         ..RttConfig::default()
     }
 }

@@ -69,6 +69,17 @@ impl Lab {
         Finished::of(&mut command)
     }
 
+    /// Lets the kernel in the namespace speak IPv6. Returns false if the kernel has none.
+    pub fn enable_ipv6(&self) -> Result<bool> {
+        if !Path::new("/proc/sys/net/ipv6").exists() {
+            return Ok(false);
+        }
+        let line =
+            "for conf in all default; do echo 0 >/proc/sys/net/ipv6/conf/$conf/disable_ipv6; done";
+        self.shell(line)?;
+        Ok(true)
+    }
+
     /// Returns a counter of the kernel in the namespace, by nstat(8).
     pub fn kernel_counter(&self, name: &str) -> Result<u64> {
         let words = format!("nstat -asz {name} | awk '$1 == \"{name}\" {{ print $2 }}'");

@@ -12,8 +12,10 @@
 //! on a loaded machine.
 #![forbid(unsafe_code)]
 
+mod any_link;
 pub mod bottleneck;
 mod content;
+mod dnsmasq;
 mod echo;
 mod impaired;
 mod lab;
@@ -23,7 +25,9 @@ mod quietline;
 mod report;
 mod veth;
 
+pub use any_link::{AnyLink, KERNEL_V6, Kind, STACK_V6, Version, host};
 pub use content::{Content, sha256};
+pub use dnsmasq::Dnsmasq;
 pub use echo::talk;
 pub use impaired::{FAR, Impaired, Passed, WirePath};
 pub use lab::{KERNEL, Lab, STACK};

@@ -98,6 +98,23 @@ impl Running {
         self.stderr.text()
     }
 
+    /// Waits until the standard error output contains `text`, and fails at the limit or when the
+    /// program ends before.
+    pub fn wait_for_stderr(&mut self, text: &str, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        loop {
+            // In this order: what a program has written before its end counts.
+            let ended = self.has_ended()?;
+            if self.stderr_so_far().contains(text) {
+                return Ok(());
+            }
+            if ended || Instant::now() >= deadline {
+                bail!("{}: no \"{text}\" in: {}", self.shown, self.stderr_so_far());
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
     /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {

@@ -54,7 +54,7 @@ impl Link {
     pub const NAME: &str = "ql0";
 
     /// Returns the number of cores. Modes that steer packets between cores need two.
-    fn cores(&self) -> u16 {
+    pub(crate) fn cores(&self) -> u16 {
         self.cores.max(cores_of_modes())
     }
 
@@ -143,6 +143,11 @@ impl Quietline {
     #[must_use]
     pub fn stderr_so_far(&self) -> String {
         self.running.stderr_so_far()
+    }
+
+    /// Waits until the standard error output contains `text`.
+    pub fn wait_for_stderr(&mut self, text: &str, limit: Duration) -> Result<()> {
+        self.running.wait_for_stderr(text, limit)
     }
 
     /// Fails if the server has ended by itself.

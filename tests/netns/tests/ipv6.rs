@@ -1,33 +1,31 @@
-//! IPv6 between the kernel and the stack over a tap: neighbor discovery, ping, TCP in both
-//! directions of the offloads, and one listener for both families.
+//! IPv6 between the kernel and the stack over a tap that quietline creates: neighbor discovery,
+//! ping, TCP in both directions with and without offloads.
 //!
-//! Not here: addresses that the kernel assigns by router advertisements.
+//! Not here: other devices (`peers.rs`), listeners for both versions (`sockets.rs`), addresses from
+//! router advertisements (`router.rs`).
 
 use anyhow::{Context as _, Result, ensure};
-use netns_tests::{Content, Lab, Link, Quietline, Report, sha256, talk};
-
-/// The stack's address on the link.
-const STACK_V6: &str = "fd77::2";
+use netns_tests::{Content, KERNEL_V6, Lab, Link, Quietline, Report, STACK_V6, sha256, talk};
 
 /// Opens a lab whose kernel speaks IPv6.
 fn open(test: &str, programs: &[&str]) -> Result<Option<Lab>> {
     let Some(lab) = Lab::open(test, programs)? else { return Ok(None) };
-    if !std::path::Path::new("/proc/sys/net/ipv6").exists() {
+    if !lab.enable_ipv6()? {
         println!("skipped: {test}: the kernel has no IPv6");
         return Ok(None);
     }
-    lab.shell(
-        "for conf in all default; do echo 0 >/proc/sys/net/ipv6/conf/$conf/disable_ipv6; done",
-    )?;
     Ok(Some(lab))
 }
+
+/// Setting that saves the one or two seconds of duplicate address detection.
+const NO_PROBES: &str = "--sysctl=net.ipv6.conf.all.dad_transmits=0";
 
 /// Starts `quietline serve` on a tap with an IPv6 address.
 fn serve(lab: &Lab, words: &[&str]) -> Result<Quietline> {
     let link = [
         format!("--link=tap:{}", Link::NAME),
         format!("--address={STACK_V6}/64"),
-        "--peer=fd77::1/64".to_owned(),
+        format!("--peer={KERNEL_V6}/64"),
     ];
     let link = link.iter().map(String::as_str);
     Quietline::serve_with(&lab.namespace, &words.iter().copied().chain(link).collect::<Vec<_>>())
@@ -44,7 +42,7 @@ mod tests {
         let mut server = serve(&lab, &["echo", "--port", "7", "--stats", "--json"])?;
         // Full packets: MTU less 40 bytes of IPv6 and 8 of ICMPv6.
         for size in [0, 1, 56, 1452] {
-            let words = format!("-6 -n -q -c 10 -i 0.01 -W 2 -M do -s {size} {STACK_V6}");
+            let words = format!("-6 -n -q -c 10 -i 0.002 -W 2 -M do -s {size} {STACK_V6}");
             let printed = lab.namespace.tool("ping", &words)?;
             ensure!(printed.contains("10 received"), "at {size} bytes: {printed}");
         }
@@ -58,7 +56,7 @@ mod tests {
     #[test]
     fn an_echo_server_answers_over_ipv6() -> Result<()> {
         let Some(lab) = open("an_echo_server_answers_over_ipv6", &[])? else { return Ok(()) };
-        let mut server = serve(&lab, &["echo", "--port", "7"])?;
+        let mut server = serve(&lab, &["echo", "--port", "7", NO_PROBES])?;
         let to = format!("[{STACK_V6}]:7").parse().context("an address")?;
         lab.namespace.enter(|| talk(to, 8, 20))?;
         server.assert_alive()?;
@@ -71,10 +69,10 @@ mod tests {
     fn files_pass_over_ipv6_with_and_without_offload() -> Result<()> {
         let test = "files_pass_over_ipv6_with_and_without_offload";
         let Some(lab) = open(test, &["curl"])? else { return Ok(()) };
-        let content = Content::create(lab.directory(), "bulk", 32 << 20, 1)?;
+        let content = Content::create(lab.directory(), "bulk", 16 << 20, 1)?;
         let directory = lab.directory().display().to_string();
         for offload in [None, Some("--no-vnet-hdr")] {
-            let words = ["http", "--dir", &directory, "--upload", "--stats", "--json"];
+            let words = ["http", "--dir", &directory, "--upload", "--stats", "--json", NO_PROBES];
             let words: Vec<_> = words.into_iter().chain(offload).collect();
             let server = serve(&lab, &words)?;
             let down = lab.file("down").display().to_string();

@@ -23,7 +23,7 @@ fn a_full_serve_line_parses() {
     let line = "quietline serve http --dir /srv --link tap:ql0 --address 10.7.0.2/24 --peer \
                 10.7.0.1/24 --gateway 10.7.0.1 --cores 2 --mtu 9000 --no-vnet-hdr --port 8080 --queues 1 \
                 --sysctl net.quietline.dev.ql0.rps_cpus=3 --stats --json";
-    let Ok(Some(Cli { command: Command::Serve(args) })) = parse(line) else {
+    let Ok(Some(Cli { command: Command::Serve(args), .. })) = parse(line) else {
         panic!("refused");
     };
     assert_eq!((args.port(), args.link.cores, args.link.mtu), (8080, Some(2), Some(9000)));
@@ -32,9 +32,24 @@ fn a_full_serve_line_parses() {
 }
 
 #[test]
+fn the_host_file_stands_before_or_behind_the_command() {
+    for line in [
+        "quietline --config host.toml serve echo",
+        "quietline serve --config host.toml echo",
+        "quietline serve echo --config host.toml --dns 10.0.0.1 --dns [fd00::1]:5353",
+    ] {
+        let Ok(Some(Cli { command: Command::Serve(args), .. })) = parse(line) else {
+            panic!("{line}: refused");
+        };
+        assert_eq!(args.link.config, Some("host.toml".into()), "{line}");
+        assert_eq!(args.link.link, None);
+    }
+}
+
+#[test]
 fn a_full_lab_line_parses() {
     let line = "quietline lab gro-batch --quick --runs 40 --seed 7 --json --report dir";
-    let Ok(Some(Cli { command: Command::Lab(args) })) = parse(line) else { panic!("refused") };
+    let Ok(Some(Cli { command: Command::Lab(args), .. })) = parse(line) else { panic!("refused") };
     let Some(LabCommand::GroBatch(args)) = args.command else { panic!("another command") };
     assert_eq!((args.quick, args.runs, args.seed, args.output.json), (true, Some(40), 7, true));
     assert!(refusal("quietline lab tsq --runs 5").contains("an even number"));
@@ -43,7 +58,7 @@ fn a_full_lab_line_parses() {
 #[test]
 fn a_service_listens_on_its_well_known_port_by_default() {
     let line = "quietline serve --link kernel chargen";
-    let Ok(Some(Cli { command: Command::Serve(args) })) = parse(line) else {
+    let Ok(Some(Cli { command: Command::Serve(args), .. })) = parse(line) else {
         panic!("refused");
     };
     assert_eq!(args.port(), 19);
@@ -70,6 +85,9 @@ fn refusals_are_one_line() {
         "quietline serve http --dir /srv --link kernel --max-per-peer 0",
         "quietline serve http --dir /srv --link kernel --upload-max -1",
         "quietline demo --seed -1",
+        "quietline --config host.toml demo",
+        "quietline sysctl --config host.toml",
+        "quietline connect 10.0.0.1 80 --link tap:ql0 --address 10.0.0.2/24 --dns x",
     ] {
         let message = refusal(line);
         assert!(!message.is_empty() && !message.contains('\n'), "{line}: {message}");

@@ -1,25 +1,26 @@
-//! Syntax of `--link` and `--sysctl`.
+//! Syntax of `--link`, `--address` and `--sysctl`.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, net::IpAddr, str::FromStr};
 
-use quietline::device::{AfPacketConfig, AfXdpConfig, SetupError};
-
-/// Longest interface name in Linux: IFNAMSIZ without its terminating zero.
-const NAME_BYTES_MAX: usize = 15;
+use ipnet::IpNet;
+use quietline_config::LinkDevice;
 
 /// Value of `--link`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkSpec {
-    /// A tap interface: an Ethernet link to the kernel.
-    Tap(String),
-    /// A tun interface: an IP link to the kernel.
-    Tun(String),
-    /// An existing interface, by packet sockets.
-    AfPacket(AfPacketConfig),
-    /// An existing interface, by AF_XDP sockets on its queues.
-    AfXdp(AfXdpConfig),
+    /// A device of the stack.
+    Device(LinkDevice),
     /// No link: the kernel's sockets, for comparison.
     Kernel,
+}
+
+/// Value of `--address`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AddressSpec {
+    /// An address with its prefix length.
+    Static(IpNet),
+    /// The address of a lease.
+    Dhcp,
 }
 
 /// Value of `--sysctl`: a name and a value. `settings` and the stack check that the name exists.
@@ -44,21 +45,27 @@ impl FromStr for LinkSpec {
         if text == "kernel" {
             return Ok(Self::Kernel);
         }
-        match text.split_once(':') {
-            Some(("tap", name)) => check_name(name).map(Self::Tap),
-            Some(("tun", name)) => check_name(name).map(Self::Tun),
-            Some(("af_packet", text)) => {
-                text.parse().map(Self::AfPacket).map_err(|error: SetupError| error.to_string())
-            }
-            Some(("af_xdp", text)) => {
-                text.parse().map(Self::AfXdp).map_err(|error: SetupError| error.to_string())
-            }
-            _ => {
-                let kinds =
-                    "tap:NAME, tun:NAME, af_packet:IF[,OPTION...], af_xdp:IF[,OPTION...] or kernel";
-                Err(format!("expected {kinds}"))
-            }
+        text.parse().map(Self::Device).map_err(|reason: String| {
+            reason.replace(" or af_xdp:IF[,OPTION...]", ", af_xdp:IF[,OPTION...] or kernel")
+        })
+    }
+}
+
+impl FromStr for AddressSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "dhcp" {
+            return Ok(Self::Dhcp);
         }
+        if let Ok(network) = text.parse() {
+            return Ok(Self::Static(network));
+        }
+        if text.parse::<IpAddr>().is_ok() {
+            return Err(format!("the prefix length is missing; did you mean {text}/24?"));
+        }
+        let expected = "expected an address and a prefix length, such as 10.7.0.2/24, or dhcp";
+        Err(expected.to_owned())
     }
 }
 
@@ -73,19 +80,4 @@ impl FromStr for Sysctl {
             _ => Err("expected NAME=VALUE, such as net.ipv4.tcp_timestamps=0".to_owned()),
         }
     }
-}
-
-/// Checks an interface name by the rules of Linux. `%` is refused too, because the kernel would
-/// replace it by a number.
-fn check_name(name: &str) -> Result<String, String> {
-    if name.is_empty() || name.len() > NAME_BYTES_MAX {
-        return Err(format!("an interface name has 1 to {NAME_BYTES_MAX} bytes"));
-    }
-    if name == "."
-        || name == ".."
-        || !name.bytes().all(|b| b.is_ascii_graphic() && !b"/:%".contains(&b))
-    {
-        return Err("an interface name has no spaces and none of / : %".to_owned());
-    }
-    Ok(name.to_owned())
 }

@@ -1,6 +1,6 @@
 //! Statistics of a stack, as text and as JSON.
 
-use quietline::{Snapshot, SoftnetStat, TxQueueStats};
+use quietline::{Snapshot, SoftnetStat, Stack, TxQueueStats};
 
 use crate::output;
 
@@ -16,6 +16,15 @@ pub(crate) struct StackStats {
 }
 
 impl StackStats {
+    /// Reads the statistics of a stack.
+    pub(super) fn of(stack: &Stack) -> Self {
+        Self {
+            counters: stack.counters(),
+            softnet: stack.softnet_stat(),
+            tx_queues: stack.tx_queue_stats(),
+        }
+    }
+
     /// Returns the text: the counters as nstat prints them, then /proc/net/softnet_stat, then the
     /// rows of tc -s qdisc. With `zeros`, counters that are zero are included.
     pub(crate) fn text(&self, zeros: bool) -> String {

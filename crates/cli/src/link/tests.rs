@@ -1,9 +1,11 @@
+use quietline::device::TunConfig;
+
 use super::*;
 use crate::args::Stats;
 
 fn args(link: &str, address: &str) -> LinkArgs {
     LinkArgs {
-        link: link.parse().expect("link"),
+        link: Some(link.parse().expect("link")),
         address: Some(address.parse().expect("address")),
         peer: None,
         gateway: None,
@@ -14,7 +16,16 @@ fn args(link: &str, address: &str) -> LinkArgs {
         qdisc: None,
         no_sandbox: false,
         sysctl: Vec::new(),
+        dns: Vec::new(),
+        config: None,
     }
+}
+
+/// Returns the device of the only link, if the options are accepted.
+fn device(args: &LinkArgs) -> Option<LinkDevice> {
+    let mut host = args.check(&QUIET).ok()??;
+    assert_eq!(host.links.len(), 1);
+    Some(host.links.remove(0).device)
 }
 
 const QUIET: ObserveArgs = ObserveArgs { pcap: None, stats: None, json: false };
@@ -25,9 +36,12 @@ fn refused(args: &LinkArgs) -> bool {
 
 #[test]
 fn link_specifications_are_parsed() {
-    assert_eq!("tap:ql0".parse(), Ok(LinkSpec::Tap("ql0".to_owned())));
-    assert_eq!("tun:a-b_c.1".parse(), Ok(LinkSpec::Tun("a-b_c.1".to_owned())));
+    let device = |device| Ok(LinkSpec::Device(LinkDevice::Tun(device)));
+    assert_eq!("tap:ql0".parse(), device(TunConfig::tap("ql0")));
+    assert_eq!("tun:a-b_c.1".parse(), device(TunConfig::tun("a-b_c.1")));
     assert_eq!("kernel".parse(), Ok(LinkSpec::Kernel));
+    let reason = "veth:x".parse::<LinkSpec>().expect_err("no such kind");
+    assert!(reason.ends_with("af_xdp:IF[,OPTION...] or kernel"), "{reason}");
     for text in [
         "",
         "tap",
@@ -111,8 +125,8 @@ fn ends_of_a_link_that_cannot_reach_each_other_are_refused() {
 #[test]
 fn an_existing_interface_keeps_its_mtu_and_refuses_a_peer() {
     let mut link = args("af_packet:eth0,rx=v3", "10.0.0.2/24");
-    let device = |link: &LinkArgs| match link.check(&QUIET) {
-        Ok(Some(LinkConfig { device: LinkDevice::AfPacket(config), .. })) => Some(config),
+    let device = |link: &LinkArgs| match device(link) {
+        Some(LinkDevice::AfPacket(config)) => Some(config),
         _ => None,
     };
     let config = device(&link).expect("good");
@@ -132,8 +146,8 @@ fn an_existing_interface_keeps_its_mtu_and_refuses_a_peer() {
 #[test]
 fn af_xdp_uses_all_queues_by_default() {
     let mut link = args("af_xdp:eth0,mode=generic,ring=256", "10.0.0.2/24");
-    let device = |link: &LinkArgs| match link.check(&QUIET) {
-        Ok(Some(LinkConfig { device: LinkDevice::AfXdp(config), .. })) => Some(config),
+    let device = |link: &LinkArgs| match device(link) {
+        Some(LinkDevice::AfXdp(config)) => Some(config),
         _ => None,
     };
     let config = device(&link).expect("good");
@@ -165,7 +179,7 @@ fn link_kernel_refuses_link_options() {
     }
     let counting = ObserveArgs { stats: Some(Stats::default()), ..QUIET };
     assert!(matches!(link.check(&counting), Err(Failure::Usage(_))));
-    link.link = LinkSpec::Tap("q".to_owned());
+    link.link = Some("tap:q".parse().expect("a link"));
     assert!(refused(&link));
 }
 
@@ -177,4 +191,39 @@ fn a_mistyped_setting_is_answered_with_the_nearest_name() {
     assert!(message.contains("did you mean net.ipv4.tcp_timestamps?"), "{message}");
     link.sysctl = vec!["net.quietline.dev.q.rps_cpus=0".parse().expect("a name and a value")];
     assert!(link.check(&QUIET).is_ok());
+}
+
+#[test]
+fn an_address_by_dhcp_needs_ethernet_and_no_gateway() {
+    let mut link = args("tap:q", "dhcp");
+    let host = link.check(&QUIET).expect("accepted").expect("a stack");
+    assert_eq!(host.dhcp_clients().len(), 1);
+    assert_eq!(listening_address(&host, false), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    link.peer = Some("10.0.0.1/24".parse().expect("address"));
+    assert!(link.check(&QUIET).is_ok());
+    link.gateway = Some("10.0.0.1".parse().expect("address"));
+    assert!(refused(&link));
+    assert!(refused(&args("tun:q", "dhcp")));
+    assert!(!refused(&args("af_packet:q", "dhcp")) && !refused(&args("af_xdp:q", "dhcp")));
+}
+
+#[test]
+fn a_host_file_replaces_the_link_options() {
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    let text = "[[link]]\ndevice = \"tap:a\"\naddresses = [\"10.0.0.2/24\", \"fd00::2/64\"]\n";
+    io::Write::write_all(&mut file, text.as_bytes()).expect("written");
+    let mut link = args("tap:q", "dhcp");
+    link.config = Some(file.path().to_owned());
+    assert!(refused(&link), "--link and --config");
+    (link.link, link.address) = (None, None);
+    link.dns = vec!["10.0.0.53:53".parse().expect("a server")];
+    link.sysctl = vec!["net.ipv4.tcp_sack=0".parse().expect("a setting")];
+    let host = link.check(&QUIET).expect("accepted").expect("a stack");
+    assert_eq!((host.links.len(), host.dns.servers.len(), families(&host)), (1, 1, (true, true)));
+    assert_eq!(host.sysctls.last(), Some(&("net.ipv4.tcp_sack".to_owned(), "0".to_owned())));
+    assert_eq!(listening_address(&host, false), IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+    assert_eq!(listening_address(&host, true), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    link.config = Some("/nowhere/host.toml".into());
+    let Err(Failure::Usage(message)) = link.check(&QUIET) else { panic!("accepted") };
+    assert!(message.starts_with("/nowhere/host.toml: "), "{message}");
 }

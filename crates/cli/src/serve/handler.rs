@@ -11,7 +11,6 @@ use crate::{
     args::{ServeArgs, Service},
     endpoint::Stream,
     failure::Failure,
-    link::LinkSpec,
     sandbox::Files,
 };
 
@@ -41,7 +40,7 @@ impl Handler {
             let message = format!("--dir and --upload have no use with {}", args.service.name());
             return Err(Failure::Usage(message));
         }
-        let can_zero_copy = args.service == Service::Chargen && args.link.link != LinkSpec::Kernel;
+        let can_zero_copy = args.service == Service::Chargen && !args.link.is_kernel();
         if args.zerocopy && !can_zero_copy {
             let message = "--zerocopy needs the service chargen and a link other than kernel";
             return Err(Failure::Usage(message.to_owned()));

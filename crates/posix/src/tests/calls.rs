@@ -374,3 +374,37 @@ fn an_option_is_cut_to_the_room() {
         socket.setsockopt(&net.host, &mut net.cx, (no_delay.level(), no_delay.number()), &[1]);
     assert_eq!(short, Err(Errno::EINVAL));
 }
+
+/// `SO_DOMAIN` is the family of the call that made the socket: in every state, and also of a socket
+/// that an IPv4 peer has reached.
+#[test]
+fn the_domain_of_a_socket_does_not_change() {
+    let mut net = Net::new();
+    let domain = |net: &mut Net, socket: &Socket| {
+        socket.option(&net.host, &mut net.cx, SocketOption::Domain)
+    };
+    let open = |family| Socket::open(family, abi::SOCK_STREAM | abi::SOCK_NONBLOCK, 0).unwrap();
+    for (family, any, own) in [
+        (abi::AF_INET, "0.0.0.0:82", "127.0.0.1:82"),
+        (abi::AF_INET6, "[::]:83", "[::ffff:127.0.0.1]:83"),
+    ] {
+        let expected = Ok(OptionValue::Int(family));
+        let listener = open(family);
+        assert_eq!(domain(&mut net, &listener), expected, "fresh");
+        listener.bind(&net.host, &mut net.cx, at(any)).unwrap();
+        assert_eq!(domain(&mut net, &listener), expected, "bound");
+        listener.listen(&net.host, &mut net.cx, 1).unwrap();
+        assert_eq!(domain(&mut net, &listener), expected, "listening");
+        let client = open(family);
+        assert_eq!(net.connect(&client, own), "EINPROGRESS");
+        assert_eq!(domain(&mut net, &client), expected, "connecting");
+        net.poll();
+        assert_eq!(net.connect(&client, own), "0");
+        assert_eq!(domain(&mut net, &client), expected, "connected");
+        let Ok(Step::Ready(accepted)) = Accept::new(0).step(&listener) else { panic!("a peer") };
+        assert_eq!(domain(&mut net, &accepted.socket), expected, "accepted");
+        for socket in [listener, client, accepted.socket] {
+            Close::new().step(&socket, &net.host, &mut net.cx).unwrap();
+        }
+    }
+}

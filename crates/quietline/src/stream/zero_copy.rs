@@ -52,7 +52,7 @@ impl TcpStream {
             // The last step set `MSG_MORE`, because the length of the file is known only at its
             // end. End the write here, so that a partial segment is not held back.
             let Shared { stack, socket, .. } = &*self.shared;
-            with_cx(|cx| socket.with_tcb(stack.host(), cx, |tcb, _| tcb.cut_write()));
+            with_cx(|cx| socket.with_tcb(stack.host(), cx, |tcb, _| tcb.end_write_early()));
         }
         Ok(sent)
     }

@@ -9,9 +9,9 @@ use std::{collections::VecDeque, fmt, mem};
 use pkt::{Domain, Gso, Instant, Packet, PacketList, Pool, Verdict};
 use tcp::{
     ChallengeBudget, Counters, Cx, Edges, Flags, FourTuple, HostQueue, MemoryState, OpenParams,
-    PathParams, RecvError, Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SendError,
-    SeqNum, SocketOptions, State, Tcb, TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer,
-    output, segment::reset,
+    PathMetrics, PathParams, RecvError, Request, RequestTimer, RequestVerdict, Rng, SegmentHeader,
+    SendError, SeqNum, SocketOptions, State, Tcb, TcpConfig, TimeWait, TimeWaitVerdict, input,
+    on_timer, output, segment::reset,
 };
 
 use super::pattern;
@@ -104,6 +104,7 @@ impl Engine {
                 gso_bytes_max,
                 flow_hash: 7,
                 sums_payload: false,
+                metrics: PathMetrics::default(),
             },
             counters: Counters::new(),
             // Close to the wrap of sequence numbers in half of the runs.
@@ -248,7 +249,7 @@ impl Engine {
     }
 
     pub(super) fn check(&self, now: Instant) -> Option<Edges> {
-        self.tcb.as_ref().and_then(|tcb| tcb.check_turn(now))
+        self.tcb.as_ref().and_then(|tcb| tcb.check_after_output(now))
     }
 
     pub(super) fn state(&self) -> Option<State> {

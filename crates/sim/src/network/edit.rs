@@ -15,6 +15,7 @@ use crate::frame;
 const TOS: usize = 1;
 const TOTAL_LEN: usize = 2;
 const ID: usize = 4;
+const FLAGS_OFFSET: usize = 6;
 const PROTOCOL: usize = 9;
 const SRC: usize = 12;
 const DST: usize = 16;
@@ -114,6 +115,30 @@ pub(crate) fn segments(packet: &[u8], gso: Gso) -> Vec<Vec<u8>> {
         bytes
     });
     cut.collect()
+}
+
+/// Cuts an IPv4 packet into fragments of at most `mtu` bytes, as a router does. `None` if the
+/// packet has DF or options, or is not IPv4.
+pub(super) fn fragments(packet: &[u8], mtu: usize) -> Option<Vec<Vec<u8>>> {
+    let (header, data) = packet.split_at_checked(IPV4_HEADER_LEN)?;
+    let field = u16::from_be_bytes([header[FLAGS_OFFSET], header[FLAGS_OFFSET + 1]]);
+    if header[0] != 0x45 || field & 0x4000 != 0 {
+        return None;
+    }
+    let size = (mtu - IPV4_HEADER_LEN) & !7;
+    let count = data.len().div_ceil(size);
+    let cut = data.chunks(size).enumerate().map(|(index, part)| {
+        let mut bytes = [header, part].concat();
+        let length = u16::try_from(bytes.len()).expect("shorter than the packet");
+        bytes[TOTAL_LEN..TOTAL_LEN + 2].copy_from_slice(&length.to_be_bytes());
+        let units = u16::try_from(index * size / 8).expect("inside the packet");
+        let more = if index + 1 < count { 0x2000 } else { 0 };
+        let field = (field + units) | more;
+        bytes[FLAGS_OFFSET..FLAGS_OFFSET + 2].copy_from_slice(&field.to_be_bytes());
+        frame::fix_ipv4_checksum(&mut bytes);
+        bytes
+    });
+    Some(cut.collect())
 }
 
 /// Adds `n` to a number of two or four bytes, modulo its size.

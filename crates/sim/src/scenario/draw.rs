@@ -74,6 +74,8 @@ impl Scenario {
         // Drawn last, so that a seed keeps everything else that it drew before there was a choice.
         if scenario.mtu >= MTU_MIN_V6 && draw.one_in(2) {
             scenario.use_ipv6();
+        } else if scenario.mtu >= 500 && draw.one_in(4) {
+            draw.fragments(&mut scenario);
         }
         scenario
     }
@@ -251,6 +253,20 @@ impl Draw {
             sysctls.tcp_mem = MemoryLimits { low, pressure: low + low / 2, high: 1 << 22 };
         }
         sysctls
+    }
+
+    /// Lets hosts send without DF over paths that are narrower than their devices, so that the
+    /// router cuts packets into two fragments. More would multiply the loss of packets.
+    fn fragments(&mut self, scenario: &mut Scenario) {
+        for host in &mut scenario.hosts {
+            if self.one_in(2) {
+                host.ip_no_pmtu_disc = 2;
+            }
+        }
+        for path in &mut scenario.paths {
+            path.mtu = scenario.mtu / 2 + 28 + self.rng.below(scenario.mtu / 2);
+            path.changes.retain(|(_, change)| !matches!(change, Change::Mtu(_)));
+        }
     }
 
     /// Draws receive steering for a host whose modes leave it open. Its effects must not be

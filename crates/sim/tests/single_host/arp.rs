@@ -295,6 +295,57 @@ fn unknown_senders_do_not_fill_the_table() {
     rig.finish();
 }
 
+/// Returns the number of entries in the neighbor table.
+fn entries(rig: &Rig) -> u64 {
+    rig.count(Counter::NeighAllocs) - rig.count(Counter::NeighDestroys)
+}
+
+/// Stations of other addresses than the peer's ask for the host, one each.
+fn strangers_ask(rig: &mut Rig, tails: std::ops::Range<u8>) {
+    for tail in tails {
+        let stranger = Ipv4Addr::new(10, 0, 0, tail);
+        rig.give_arp(MacAddr::BROADCAST, &ArpPacket::request(OTHER_MAC, stranger, HOST_IP));
+    }
+}
+
+#[test]
+fn a_table_beyond_its_second_threshold_shrinks_to_it_every_five_seconds() {
+    let mut rig = silent_rig(&[("net.ipv4.neigh.default.gc_thresh2", "16")]);
+    strangers_ask(&mut rig, 3..43);
+    assert_eq!(entries(&rig), 40, "they have changed just now");
+    rig.pass(Duration::from_secs(6));
+    strangers_ask(&mut rig, 43..44);
+    assert_eq!(entries(&rig), 16);
+    strangers_ask(&mut rig, 44..60);
+    assert_eq!(entries(&rig), 32, "not again within five seconds");
+    rig.finish();
+}
+
+#[test]
+fn a_table_beyond_its_first_threshold_forgets_neighbors_out_of_use() {
+    let mut rig = silent_rig(&[("net.ipv4.neigh.default.gc_thresh1", "16")]);
+    strangers_ask(&mut rig, 3..43);
+    rig.pass(Duration::from_secs(40));
+    strangers_ask(&mut rig, 43..53);
+    assert_eq!(entries(&rig), 50, "none is older than gc_stale_time");
+    rig.pass(Duration::from_secs(40));
+    strangers_ask(&mut rig, 53..54);
+    assert_eq!(entries(&rig), 11, "those of the last minute stay");
+    assert_eq!(rig.count(Counter::NeighForcedGcRuns), 0);
+    assert!(rig.count(Counter::NeighPeriodicGcRuns) > 0);
+    rig.finish();
+}
+
+#[test]
+fn a_small_table_keeps_neighbors_out_of_use() {
+    let mut rig = silent_rig(&[]);
+    strangers_ask(&mut rig, 3..43);
+    rig.pass(Duration::from_secs(400));
+    strangers_ask(&mut rig, 43..44);
+    assert_eq!(entries(&rig), 41);
+    rig.finish();
+}
+
 /// The stations do not answer, and a packet of the host waits for each.
 #[test]
 fn unresolved_neighbors_fill_the_table_eight_times_at_most() {

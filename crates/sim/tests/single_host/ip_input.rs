@@ -10,10 +10,7 @@ use sim::{
 };
 use stack::{
     base::counters::Counter,
-    header::{
-        ethernet::MacAddr,
-        ip::{Fragment, protocol},
-    },
+    header::{ethernet::MacAddr, ip::protocol},
 };
 use tcp::{Flags, SegmentHeader};
 
@@ -161,12 +158,7 @@ fn a_unicast_packet_in_a_broadcast_frame_is_dropped() {
 }
 
 #[test]
-fn fragments_and_unknown_protocols_are_dropped() {
-    let mut first = Ipv4::new(PEER_IP, HOST_IP, protocol::TCP);
-    first.fragment = Fragment { dont: false, more: true, offset: 0 };
-    drop_packet(&first.with(&[0; 24]), DropReason::IpFragment, Counter::IpReasmReqds);
-    first.fragment = Fragment { dont: false, more: false, offset: 8 };
-    drop_packet(&first.with(&[0; 24]), DropReason::IpFragment, Counter::IpReasmFails);
+fn unknown_protocols_are_dropped() {
     let mut rig = Rig::new(RigConfig::default());
     rig.give_from(PEER_IP, 132, &[0; 8]);
     assert_eq!(rig.drops(DropReason::IpNoProtocol), 1);

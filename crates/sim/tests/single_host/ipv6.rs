@@ -288,9 +288,9 @@ fn extension_headers_are_skipped_and_unknown_ones_reported() {
     assert_eq!(rig.drops(DropReason::IpNoProtocol), 1);
     // Nothing follows, and nothing is reported.
     assert_eq!(problem(&mut rig, protocol::NO_NEXT_HEADER, &[]), None);
-    // A fragment is dropped: there is no reassembly.
-    assert_eq!(problem(&mut rig, protocol::FRAGMENT, &[58, 0, 0, 1, 0, 0, 0, 7]), None);
-    assert_eq!(rig.drops(DropReason::IpFragment), 1);
+    // A first fragment without a header of its protocol.
+    assert_eq!(problem(&mut rig, protocol::FRAGMENT, &[17, 0, 0, 1, 0, 0, 0, 7]), Some((3, 0)));
+    assert_eq!(rig.drops(DropReason::FragmentMalformed), 1);
     rig.finish();
 }
 

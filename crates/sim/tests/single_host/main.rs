@@ -2,15 +2,21 @@
 //! checks the frames that the host sends for the frames it receives.
 
 #[cfg(test)]
+mod addresses;
+#[cfg(test)]
 mod arp;
 #[cfg(test)]
 mod arp_strict;
+#[cfg(test)]
+mod attacks;
 #[cfg(test)]
 mod connect;
 #[cfg(test)]
 mod core;
 #[cfg(test)]
 mod fast_open;
+#[cfg(test)]
+mod fragments;
 #[cfg(test)]
 mod icmp;
 #[cfg(test)]

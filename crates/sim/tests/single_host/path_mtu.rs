@@ -280,13 +280,14 @@ fn a_report_to_an_owned_socket_is_processed_by_its_owner() {
 }
 
 #[test]
-fn an_echo_wider_than_the_path_back_is_dropped_and_counted() {
+fn an_echo_wider_than_the_path_back_is_answered_in_fragments() {
     let mut transfer = Transfer::start();
     transfer.too_big(600, 1460);
     assert_eq!(transfer.largest_sent(), 560);
     let request = frame::icmp(&IcmpMessage::EchoRequest { id: 1, seq: 1 }, &[7; 1000]);
     transfer.rig.give(&Ipv4::new(PEER_IP, HOST_IP, protocol::ICMP).with(&request));
-    assert_eq!(transfer.rig.count(Counter::IpFragFails), 1);
+    assert_eq!(transfer.rig.count(Counter::IpFragOKs), 1);
+    assert_eq!(transfer.rig.count(Counter::IpFragCreates), 2);
     transfer.finish();
 }
 

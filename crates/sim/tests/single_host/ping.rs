@@ -152,7 +152,7 @@ fn a_ping_socket_sends_nothing_but_echo_requests_of_its_family() {
     assert_eq!(fails(&four, &good, PEER_V6.into()), Errno::EAFNOSUPPORT);
     assert_eq!(fails(&six, &good, PEER_V6.into()), Errno::EINVAL);
     assert_eq!(fails(&six, &good, PEER_IP.into()), Errno::ENETUNREACH);
-    let large = request(true, 1, &[0; 1473]);
+    let large = request(true, 1, &[0; 65_508]);
     assert_eq!(fails(&four, &large, PEER_IP.into()), Errno::EMSGSIZE);
     let host = rig.host();
     let segment = four.option(&host, &mut rig.world.cx, SocketOption::Segment);

@@ -252,6 +252,46 @@ fn a_checksum_of_zero_is_sent_as_all_ones() {
     rig.finish();
 }
 
+/// Linux: `__ip_append_data`, `ip_sk_ignore_df`.
+#[test]
+fn a_datagram_above_the_mtu_is_sent_in_fragments_unless_df_is_required() {
+    let mut rig = Rig::new(RigConfig::default());
+    let host = rig.host();
+    let socket = bind(&mut rig, HOST_IP, 53);
+    let payload: Vec<u8> = (0..4000_u32).map(|at| (at % 251).to_le_bytes()[0]).collect();
+    send(&mut rig, &socket, &SendMessage::to(&payload, at(PEER_IP, 9))).expect("a route");
+    let mut datagram = Vec::new();
+    let seen = rig.take_ip();
+    for seen in &seen {
+        let Seen::Fragment(ip, bytes) = seen else { panic!("not a fragment: {seen:?}") };
+        assert_eq!((ip.protocol, usize::from(ip.fragment.offset)), (protocol::UDP, datagram.len()));
+        datagram.extend_from_slice(bytes);
+        assert_eq!(ip.fragment.more, datagram.len() < 4008);
+    }
+    assert_eq!(seen.len(), 3);
+    assert_eq!(datagram, frame::udp(HOST_IP, PEER_IP, (53, 9), &payload));
+    assert_eq!(rig.count(Counter::UdpOutDatagrams), 1);
+    assert_eq!((rig.count(Counter::IpFragOKs), rig.count(Counter::IpFragCreates)), (1, 3));
+    assert_eq!((rig.count(Counter::IpOutRequests), rig.count(Counter::IpOutTransmits)), (1, 3));
+    // 2 to 4: IP_PMTUDISC_DO, PROBE and INTERFACE.
+    for (mode, expected) in [
+        (2, Err(Errno::EMSGSIZE)),
+        (3, Err(Errno::EMSGSIZE)),
+        (4, Err(Errno::EMSGSIZE)),
+        (0, Ok(())),
+        (5, Ok(())),
+    ] {
+        let mode = OptionValue::Int(mode);
+        let set = socket.set_option(&host, &mut rig.world.cx, SocketOption::MtuDiscover, &mode);
+        set.expect("a mode");
+        let sent = send(&mut rig, &socket, &SendMessage::to(&payload, at(PEER_IP, 9)));
+        assert_eq!(sent, expected);
+    }
+    close(&mut rig, socket);
+    drop(host);
+    rig.finish();
+}
+
 #[test]
 fn sends_that_cannot_work_fail_with_linuxs_errors() {
     let mut rig = Rig::new(RigConfig { default_route: false, ..RigConfig::default() });
@@ -261,7 +301,10 @@ fn sends_that_cannot_work_fail_with_linuxs_errors() {
     assert_eq!(fails(SendMessage::to(b"x", at(PEER_IP, 0))), Errno::EINVAL);
     let far = at(Ipv4Addr::new(203, 0, 113, 1), 9);
     assert_eq!(fails(SendMessage::to(b"x", far)), Errno::ENETUNREACH);
-    assert_eq!(fails(SendMessage::to(&[0; 1473], at(PEER_IP, 9))), Errno::EMSGSIZE);
+    assert_eq!(fails(SendMessage::to(&vec![0; 65_508], at(PEER_IP, 9))), Errno::EMSGSIZE);
+    let control = SendControl { segment: Some(1473), ..SendControl::default() };
+    let long = SendMessage { control, ..SendMessage::to(&[0; 2000], at(PEER_IP, 9)) };
+    assert_eq!(fails(long), Errno::EMSGSIZE, "a segment is never fragmented");
     let everyone = at(Ipv4Addr::new(10, 0, 0, 255), 9);
     assert_eq!(fails(SendMessage::to(b"x", everyone)), Errno::EACCES);
     let v6 = SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 9));
@@ -464,10 +507,11 @@ fn a_batch_moves_many_datagrams_in_one_call() {
     let seen = sent(&mut rig);
     assert!(seen.iter().map(|(_, payload)| payload).eq(&payloads), "{seen:?}");
     // The third message fails: the others before it are sent.
+    let too_long = vec![0; 65_508];
     let messages = [
         SendMessage::to(b"1", at(PEER_IP, 1)),
         SendMessage::to(b"2", at(PEER_IP, 2)),
-        SendMessage::to(&[0; 1473], at(PEER_IP, 3)),
+        SendMessage::to(&too_long, at(PEER_IP, 3)),
         SendMessage::to(b"4", at(PEER_IP, 4)),
     ];
     assert_eq!(socket.send_batch(&host, &mut rig.world.cx, &messages), Ok(2));

@@ -430,6 +430,7 @@ fn a_packet_too_big_over_ipv6_is_learned_unless_it_is_forged() {
     let host = rig.host();
     let socket = bind(&mut rig, HOST_V6, 54);
     connect(&mut rig, &socket, at(PEER_V6, 1000)).expect("a route");
+    set(&mut rig, &socket, SocketOption::MtuDiscover, 2);
     send(&mut rig, &socket, &SendMessage::new(&[0; 1452])).expect("it fits");
     assert_eq!(send(&mut rig, &socket, &SendMessage::new(&[0; 1453])), Err(Errno::EMSGSIZE));
     // RFC 8201 §4: every link carries 1,280 bytes. RFC 5927 §7.2: the quoted packet exceeds the
@@ -447,6 +448,33 @@ fn a_packet_too_big_over_ipv6_is_learned_unless_it_is_forged() {
     assert_eq!(send(&mut rig, &socket, &SendMessage::new(&[0; 1352])), Ok(()));
     close(&mut rig, socket);
     drop(host);
+    rig.finish();
+}
+
+#[test]
+fn a_datagram_above_the_mtu_is_sent_in_fragments_and_reassembled() {
+    let mut rig = rig();
+    let socket = bind(&mut rig, ANY, 53);
+    let payload: Vec<u8> = (0..=255).cycle().take(3000).collect();
+    send(&mut rig, &socket, &SendMessage::to(&payload, at(PEER_V6, 9))).expect("a route");
+    let fragments = rig.take_ip();
+    let is_fragment = |seen: &Seen| matches!(seen, Seen::Fragment(..));
+    assert!(fragments.len() == 3 && fragments.iter().all(is_fragment), "{fragments:?}");
+    send(&mut rig, &socket, &SendMessage::to(&payload, at(HOST_V6, 53))).expect("a route");
+    assert_eq!(recv(&mut rig, &socket).expect("a datagram").0, payload);
+    // The fragments of a datagram of the peer.
+    let datagram = frame::udp(PEER_V6, HOST_V6, (1000, 53), &payload);
+    for (offset, part) in (0_u16..).step_by(1448).zip(datagram.chunks(1448)) {
+        let more = u16::from(usize::from(offset) + part.len() < datagram.len());
+        let mut header = vec![protocol::UDP, 0];
+        header.extend((offset | more).to_be_bytes());
+        header.extend([0, 0, 0, 7]);
+        let fragment = [&header[..], part].concat();
+        rig.give(&frame::ipv6(PEER_V6, HOST_V6, protocol::FRAGMENT, &fragment));
+    }
+    let (bytes, received) = recv(&mut rig, &socket).expect("a datagram");
+    assert_eq!((bytes, received.source), (payload, at(PEER_V6, 1000)));
+    close(&mut rig, socket);
     rig.finish();
 }
 

@@ -198,20 +198,21 @@ impl TcpMemory {
         if verdict != before {
             self.verdict.pressure.store(verdict, Ordering::Relaxed);
             if before == 0 {
-                let _ = self.want_trim();
+                let _ = self.request_trim();
             }
         }
     }
 
     /// Returns whether it is time to count packet memory again.
     #[inline]
-    pub(crate) fn is_look_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_check_due(&self, now: Instant) -> bool {
         now.as_nanos() >= self.verdict.look_at_ns.load(Ordering::Relaxed)
     }
 
     /// Records that `used_bytes` of `max_bytes` of packet memory are in use. When the share rises
     /// above a half or above three quarters, connections are visited to free memory
-    /// ([`tcp::Tcb::relieve`]); above three quarters they are visited again after every count.
+    /// ([`tcp::Tcb::reclaim_memory`]); above three quarters they are visited again after every
+    /// count.
     #[cold]
     pub(crate) fn note_packets(
         &self,
@@ -277,7 +278,7 @@ impl TcpMemory {
     /// Requests that connections free their cached packets, because memory is scarce or a setting
     /// forbids caching. Returns false if no connection ever cached packets; then none need be
     /// visited.
-    pub(crate) fn want_trim(&self) -> bool {
+    pub(crate) fn request_trim(&self) -> bool {
         let kept = self.verdict.kept.load(Ordering::Relaxed);
         if kept {
             self.verdict.trim.store(true, Ordering::Release);
@@ -409,8 +410,8 @@ mod tests {
         };
         assert_eq!(look(49, 1000), (MemoryPressure::None, false));
         assert!(
-            !memory.is_look_due(Instant::from_millis(1009))
-                && memory.is_look_due(Instant::from_millis(1010))
+            !memory.is_check_due(Instant::from_millis(1009))
+                && memory.is_check_due(Instant::from_millis(1010))
         );
         assert_eq!(look(51, 2000), (MemoryPressure::Pressure, true), "connections are visited");
         assert_eq!(

@@ -38,14 +38,14 @@ impl Core {
         cx.set_home(net, self.id);
         let Some(mut guard) = self.lock.own_if_idle() else { return false };
         guard.poll_queues(guard.ringed);
-        self.relieve_worker(cx);
+        self.suspend_worker(cx);
         loop {
             let _ = turn(net, self, &mut guard, cx, Scope::Busy(budget));
             cx.do_softirq();
             if done(cx) {
                 break;
             }
-            self.look_out(&guard);
+            self.spin_until_work(&guard);
         }
         turn::stop_cycles(net, &mut guard, cx);
         cx.do_softirq();
@@ -68,8 +68,8 @@ impl Core {
 
     /// Waits until a check shows that the next cycle will find work, but at most for the time of a
     /// few cycles. A check costs two loads; a cycle and its clock read cost ten times as much.
-    fn look_out(&self, guard: &CoreGuard<'_, CoreState>) {
-        if !guard.hears_of_all() {
+    fn spin_until_work(&self, guard: &CoreGuard<'_, CoreState>) {
+        if !guard.signals_every_arrival() {
             return;
         }
         let nothing = || !guard.is_wanted() && guard.arrived() == 0 && !self.tasklet.is_pending();

@@ -1,7 +1,7 @@
 //! Beginning and end of a core: its queues are added while its host is built, and removed when the
 //! host is gone. A run that is then still owed is canceled.
 //!
-//! Not here: devices that leave while the host stays (`power`).
+//! Not here: devices that leave while the host stays (`admin_state`).
 
 use std::sync::{Arc, PoisonError};
 

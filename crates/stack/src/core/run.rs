@@ -65,7 +65,7 @@ impl Core {
     /// the poll of that reader are left to it ([`CoreRun::Left`]), because the worker would load
     /// them into the caches of another CPU.
     pub fn run_as_worker(&self, net: &Net, cx: &mut Cx, watched: bool) -> CoreRun {
-        if self.is_left_alone(cx.now) {
+        if self.needs_no_worker(cx.now) {
             return CoreRun::Left;
         }
         let Some(guard) = self.lock.try_own() else { return CoreRun::Elsewhere };

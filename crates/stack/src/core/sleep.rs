@@ -46,7 +46,7 @@ impl Core {
     /// Returns whether a woken worker would have nothing to do: superframes arrive, an application
     /// thread polls for them, no run is owed and no timer is due.
     #[must_use]
-    pub fn is_left_alone(&self, now: Instant) -> bool {
+    pub fn needs_no_worker(&self, now: Instant) -> bool {
         self.is_bulk()
             && self.is_polled(now)
             && self.next_deadline().is_none_or(|deadline| deadline > now)
@@ -127,12 +127,12 @@ impl Core {
     /// sleep again. Instead the worker is kicked once and then does not watch the descriptors.
     /// Single frames do not justify a kick, because a thread that waits for one polls only briefly.
     #[inline]
-    pub(super) fn relieve_worker(&self, cx: &mut Cx) {
+    pub(super) fn suspend_worker(&self, cx: &mut Cx) {
         if !self.is_bulk() {
             return;
         }
         let until = cx.now + POLLED_MAX;
-        if self.attendance.relieve_worker(cx.poller(), until.as_nanos()) {
+        if self.attendance.suspend_worker(cx.poller(), until.as_nanos()) {
             cx.note_polled(&self.this);
         }
     }

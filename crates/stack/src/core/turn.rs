@@ -9,11 +9,11 @@
 use pkt::Instant;
 use sync::{CoreGuard, rcu_map::Place};
 
-use super::{BACKLOG, Core, CoreState, PollReport, Scope, power, queues_in};
+use super::{BACKLOG, Core, CoreState, PollReport, Scope, admin_state, queues_in};
 use crate::{
     base::counters::Counter,
     cx::Cx,
-    receive::{napi::PollEnd, rps::SoftnetCounts},
+    receive::{napi::PollEnd, reassembly, rps::SoftnetCounts},
     socket::core_sockets::TimerEntry,
     socket::net::Net,
 };
@@ -33,10 +33,10 @@ pub(super) fn turn(
     let trims = net.tcp_memory().take_trim();
     let entered = cx.enter(net);
     cx.count(Counter::CoreTurns, 1);
-    if net.tcp_memory().is_look_due(cx.now) || cx.has_lacked_memory() {
-        net.look_at_packet_memory(cx);
+    if net.tcp_memory().is_check_due(cx.now) || cx.take_alloc_failure() {
+        net.check_packet_memory(cx);
     }
-    let again = power::follow(core, state, cx);
+    let again = admin_state::apply_pending(core, state, cx);
     if again != 0 {
         state.put_back(again);
     }
@@ -134,8 +134,8 @@ fn receive(
         let bulk = guard.descriptors >> index & 1 != 0 && guard.napis[index].is_bulk();
         // A queue whose descriptor may be watched needs no bit: a polling thread or the worker
         // finds it again.
-        let told = if bulk { guard.descriptors & !core.attendance.masked() } else { 0 };
-        if bulk && due & !told == 0 && cx.leave_to_reader() {
+        let watchable = if bulk { guard.descriptors & !core.attendance.masked() } else { 0 };
+        if bulk && due & !watchable == 0 && cx.leave_to_reader() {
             return PollReport::AllDone;
         }
         let over = budget == 0 || received == weight && (is_cycle && bulk || is_late(cx, begin));
@@ -148,7 +148,7 @@ fn receive(
             // busy-polling cycle stops after as many superframes as fit in the caches of its CPU.
             // The remaining superframes need no bit either, because their descriptor stays
             // readable.
-            let found = guard.unannounced | if is_cycle { told } else { 0 };
+            let found = guard.unannounced | if is_cycle { watchable } else { 0 };
             guard.put_back(due & !found);
             return PollReport::Pending;
         }
@@ -202,7 +202,7 @@ fn due_queues(core: &Core, guard: &mut CoreGuard<'_, CoreState>, cx: &Cx, scope:
     if guard.backlog.is_pending(core.backlog()) {
         due |= 1 << BACKLOG;
     }
-    due & !guard.powered.disabled()
+    due & !guard.applied.disabled()
 }
 
 /// Returns how a poll in a turn of this scope ends.
@@ -331,6 +331,8 @@ fn on_timer(net: &Net, entry: TimerEntry, cx: &mut Cx) {
             }
         }
         TimerEntry::Claims => net.on_claim_timer(cx),
+        TimerEntry::Fragments(true) => reassembly::on_timer::<true>(net, cx),
+        TimerEntry::Fragments(false) => reassembly::on_timer::<false>(net, cx),
         TimerEntry::GroupReports => net.on_group_timer(cx),
         TimerEntry::Autoconf => net.on_autoconf_timer(cx),
     }
@@ -361,7 +363,7 @@ impl TrimWalk {
             self.at = Some(self.at.unwrap_or_default());
         }
         let Some(from) = self.at else { return false };
-        self.at = net.relieve_streams(cx, from);
+        self.at = net.reclaim_stream_memory(cx, from);
         if self.at.is_none() && core::mem::take(&mut self.again) {
             self.at = Some(Place::default());
         }

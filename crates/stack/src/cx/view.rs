@@ -39,7 +39,7 @@ pub(super) struct HostView {
 
 impl HostView {
     /// Creates the view of no host, for a context that has not entered a host yet.
-    pub(super) fn nowhere() -> Self {
+    pub(super) fn no_host() -> Self {
         Self {
             host: 0,
             page: Arc::default(),
@@ -61,7 +61,7 @@ impl HostView {
             page: host.register_page(),
             challenges: Arc::clone(host.challenges()),
             memory: Arc::clone(host.tcp_memory()),
-            ..Self::nowhere()
+            ..Self::no_host()
         };
         view.take_settings(host);
         view

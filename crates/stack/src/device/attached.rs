@@ -28,9 +28,9 @@ use crate::{base::counters::Counter, cx::Cx};
 /// gone. It has its own cache lines, because the core of a queue locks it before each sleep.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Unread(Mutex<Option<Arc<dyn Device>>>);
+struct LockedDevice(Mutex<Option<Arc<dyn Device>>>);
 
-impl Unread {
+impl LockedDevice {
     fn lock(&self) -> MutexGuard<'_, Option<Arc<dyn Device>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -51,7 +51,7 @@ pub(crate) struct Attached {
     gone: AtomicBool,
     /// The device for callers without a read section, for each queue: for the core of the queue,
     /// which asks for the next deadline, and for the construction of the host.
-    unread: Vec<Unread>,
+    locked: Vec<LockedDevice>,
     /// Bytes per queue that were dropped while the device was down, and are still to be reported as
     /// completed. Relaxed: counts order nothing.
     dropped: Vec<AtomicUsize>,
@@ -65,8 +65,8 @@ impl Attached {
             gso_ipv4_size: device.gso_ipv4_size(),
             needs_qdisc: device.needs_qdisc(),
             dropped: (0..caps.queues).map(|_| AtomicUsize::new(0)).collect(),
-            unread: (0..caps.queues)
-                .map(|_| Unread(Mutex::new(Some(Arc::clone(&device)))))
+            locked: (0..caps.queues)
+                .map(|_| LockedDevice(Mutex::new(Some(Arc::clone(&device)))))
                 .collect(),
             caps,
             device: RcuCell::new(rcu, device),
@@ -90,13 +90,13 @@ impl Attached {
     /// Releases the device, which must be down and must not be polled any more.
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Ordering::Relaxed);
-        self.unread.iter().for_each(|unread| *unread.lock() = None);
+        self.locked.iter().for_each(|locked| *locked.lock() = None);
         self.device.replace(Arc::new(Blackhole(self.caps.clone())));
     }
 
     /// Returns the device itself; `None` once it is gone.
     pub(crate) fn device(&self) -> Option<Arc<dyn Device>> {
-        self.unread.first()?.lock().clone()
+        self.locked.first()?.lock().clone()
     }
 
     fn with<R>(&self, cx: &mut Cx, work: impl FnOnce(&dyn Device, &mut Cx) -> R) -> R {
@@ -132,7 +132,7 @@ impl Device for Attached {
             return self.with(cx, |device, cx| transmit_counted(device, queue, cx, list));
         }
         self.dropped[usize::from(queue.0)].fetch_add(list.bytes(), Ordering::Relaxed);
-        drop_down(cx, list);
+        drop_while_down(cx, list);
     }
 
     fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
@@ -153,8 +153,8 @@ impl Device for Attached {
     fn next_deadline(&self, queue: QueueId) -> Option<Instant> {
         // The device is used under the lock, not through a clone of its reference: all cores would
         // write the cache line of the reference count.
-        let unread = self.unread.get(usize::from(queue.0))?.lock();
-        unread.as_ref().filter(|_| self.is_up())?.next_deadline(queue)
+        let locked = self.locked.get(usize::from(queue.0))?.lock();
+        locked.as_ref().filter(|_| self.is_up())?.next_deadline(queue)
     }
 
     fn rx_signal(&self, queue: QueueId) -> RxSignal {
@@ -201,11 +201,11 @@ impl Device for Blackhole {
     }
 
     fn transmit(&self, _queue: QueueId, cx: &mut Cx, list: &mut PacketList) {
-        drop_down(cx, list);
+        drop_while_down(cx, list);
     }
 }
 
-fn drop_down(cx: &mut Cx, list: &mut PacketList) {
+fn drop_while_down(cx: &mut Cx, list: &mut PacketList) {
     while let Some(packet) = list.pop_front() {
         cx.drop_packet(DropReason::DeviceDown, packet);
     }

@@ -15,6 +15,8 @@
 //! Payload, which have no handler here. The limits are those that RFC 8504 §5.3 allows, so that a
 //! sender cannot make a host read many options for one packet.
 //!
+//! [`emit_fragment`] and [`remove_fragment`] write and remove the Fragment header of a packet.
+//!
 //! Not here: reassembly, and the report of a problem to the sender (`receive::icmp_input`).
 
 use pkt::DropReason;
@@ -25,6 +27,14 @@ use super::ip::{Fragment, IPV6_HEADER_LEN, protocol};
 /// of a packet, so that every header is linear. Differs from Linux, which has no such bound,
 /// because the chains in use have only 8 to 32 bytes.
 pub const CHAIN_BYTES_MAX: usize = 64;
+
+/// Bytes that [`has_all_headers`] reads: a chain and a TCP header without options.
+pub const HEADERS_BYTES_MAX: usize = CHAIN_BYTES_MAX + TCP_HEADER_LEN;
+
+const TCP_HEADER_LEN: usize = 20;
+
+/// Length of a Fragment header.
+pub const FRAGMENT_HEADER_LEN: usize = 8;
 
 /// Largest number of options of one header, padding excluded (Linux: `max_hbh_opts_number`,
 /// `max_dst_opts_number`).
@@ -56,6 +66,8 @@ pub struct Chain {
     pub fragment: Fragment,
     /// Offset of the byte that names `protocol`, from the start of the IPv6 header.
     pub protocol_at: u16,
+    /// Whether the chain has a Fragment header.
+    pub has_fragment: bool,
 }
 
 /// A chain that was refused.
@@ -132,8 +144,8 @@ pub fn read(first: u8, bytes: &[u8]) -> Result<Chain, Refusal> {
         fragment: Fragment::default(),
         // Next Header is byte 6 of the fixed header.
         protocol_at: 6,
+        has_fragment: false,
     };
-    let mut has_fragment = false;
     while is_extension(chain.protocol) {
         let at = usize::from(chain.len);
         let header = bytes.get(at..).unwrap_or_default();
@@ -159,12 +171,12 @@ pub fn read(first: u8, bytes: &[u8]) -> Result<Chain, Refusal> {
                 return Err(Refusal::reported(code::FIELD, at + 2));
             }
             protocol::FRAGMENT => {
-                if has_fragment {
+                if chain.has_fragment {
                     return Err(Refusal::SILENT);
                 }
-                has_fragment = true;
+                chain.has_fragment = true;
                 // Byte 1 is reserved; the header always has eight bytes.
-                len = 8;
+                len = FRAGMENT_HEADER_LEN;
                 let field = u16::from_be_bytes([fixed[2], fixed[3]]);
                 chain.fragment =
                     Fragment { dont: false, more: field & 1 != 0, offset: field & 0xfff8 };
@@ -177,12 +189,53 @@ pub fn read(first: u8, bytes: &[u8]) -> Result<Chain, Refusal> {
         chain.protocol = fixed[0];
         chain.protocol_at = offset16(IPV6_HEADER_LEN + at);
         chain.len = offset16(at + len);
-        if chain.fragment.is_piece() {
+        if chain.fragment.is_fragment() {
             // The bytes after a Fragment header belong to the original packet.
             return Ok(chain);
         }
     }
     Ok(chain)
+}
+
+/// Whether the first fragment of a datagram contains every header up to that of the transport
+/// protocol, as RFC 7112 and RFC 8200 §4.5 require. `first` is the number of the first header in
+/// `bytes`, which follow the Fragment header. Linux: `ipv6frag_thdr_truncated`.
+#[must_use]
+pub fn has_all_headers(first: u8, bytes: &[u8]) -> bool {
+    let Ok(chain) = read(first, bytes) else { return false };
+    let transport_len = match chain.protocol {
+        protocol::TCP => TCP_HEADER_LEN,
+        protocol::UDP | protocol::ICMPV6 => 8,
+        protocol::NO_NEXT_HEADER => 0,
+        _ => 1,
+    };
+    bytes.len() >= usize::from(chain.len) + transport_len
+}
+
+/// Writes a Fragment header (RFC 8200 §4.5) at the start of `bytes`. `next` is the number of the
+/// first header of the fragmentable part.
+///
+/// # Panics
+/// If `bytes` is shorter than [`FRAGMENT_HEADER_LEN`].
+pub fn emit_fragment(bytes: &mut [u8], next: u8, fragment: Fragment, id: u32) {
+    bytes[0] = next;
+    bytes[1] = 0;
+    bytes[2..4].copy_from_slice(&(fragment.offset | u16::from(fragment.more)).to_be_bytes());
+    bytes[4..FRAGMENT_HEADER_LEN].copy_from_slice(&id.to_be_bytes());
+}
+
+/// Removes the Fragment header from the headers of a fragment: the headers before it move to the
+/// end of `headers`, and the last of them names the first header of the fragmentable part.
+/// `headers` is the IPv6 header with a chain that [`read`] has read, whose last header is the
+/// Fragment header. The first [`FRAGMENT_HEADER_LEN`] bytes then have no meaning.
+pub fn remove_fragment(headers: &mut [u8]) {
+    let fragment_at = headers.len() - FRAGMENT_HEADER_LEN;
+    let (mut named_at, mut at) = (6, IPV6_HEADER_LEN);
+    while at < fragment_at {
+        (named_at, at) = (at, at + (usize::from(headers[at + 1]) + 1) * 8);
+    }
+    headers[named_at] = headers[fragment_at];
+    headers.copy_within(..fragment_at, FRAGMENT_HEADER_LEN);
 }
 
 /// Checks the options of one header, which begin at offset `at` of the chain (RFC 8200 §4.2).
@@ -255,7 +308,7 @@ mod tests {
         .concat();
         let chain = read(protocol::HOP_BY_HOP, &bytes).expect("the chain is valid");
         assert_eq!((chain.protocol, chain.len, chain.protocol_at), (protocol::TCP, 32, 40 + 24));
-        assert!(!chain.fragment.is_piece(), "an atomic fragment counts as a whole packet");
+        assert!(!chain.fragment.is_fragment(), "an atomic fragment counts as a whole packet");
         for len in 0..bytes.len() {
             assert_eq!(
                 read(protocol::HOP_BY_HOP, &bytes[..len]),
@@ -290,6 +343,38 @@ mod tests {
         assert_eq!((chain.protocol, chain.len), (protocol::DESTINATION_OPTIONS, 8));
         let twice = [header(protocol::FRAGMENT, [0; 6]), header(protocol::TCP, [0; 6])].concat();
         assert_eq!(read(protocol::FRAGMENT, &twice), Err(SILENT));
+    }
+
+    #[test]
+    fn a_fragment_header_that_was_written_is_read_and_removed() {
+        let fragment = Fragment { dont: false, more: true, offset: 0x1238 };
+        for before in [vec![], pad(protocol::FRAGMENT)] {
+            let mut headers = vec![7; IPV6_HEADER_LEN];
+            headers[6] = if before.is_empty() { protocol::FRAGMENT } else { 60 };
+            headers.extend_from_slice(&before);
+            let at = headers.len();
+            headers.extend_from_slice(&[0xff; FRAGMENT_HEADER_LEN]);
+            emit_fragment(&mut headers[at..], protocol::UDP, fragment, 0x0123_4567);
+            let chain = read(headers[6], &headers[IPV6_HEADER_LEN..]).expect("a valid chain");
+            assert_eq!((chain.fragment, chain.protocol), (fragment, protocol::UDP));
+            assert_eq!(headers[at + 4..], [0x01, 0x23, 0x45, 0x67]);
+            let mut expected = headers[..at].to_vec();
+            expected[if before.is_empty() { 6 } else { IPV6_HEADER_LEN }] = protocol::UDP;
+            remove_fragment(&mut headers);
+            assert_eq!(headers[FRAGMENT_HEADER_LEN..], expected);
+        }
+    }
+
+    #[test]
+    fn a_first_fragment_has_all_headers_or_not() {
+        assert!(has_all_headers(protocol::UDP, &[0; 8]));
+        assert!(!has_all_headers(protocol::UDP, &[0; 7]));
+        assert!(has_all_headers(protocol::TCP, &[0; 20]));
+        assert!(!has_all_headers(protocol::TCP, &[0; 16]));
+        let options = [pad(protocol::UDP), vec![0; 8]].concat();
+        assert!(has_all_headers(protocol::DESTINATION_OPTIONS, &options));
+        assert!(!has_all_headers(protocol::DESTINATION_OPTIONS, &options[..8]));
+        assert!(!has_all_headers(protocol::DESTINATION_OPTIONS, &options[..4]));
     }
 
     #[test]

@@ -281,10 +281,12 @@ pub const fn out_counter<const V4: bool>(kind: u8) -> Option<Counter> {
     Some(match (V4, kind) {
         (true, v4::ECHO_REPLY) => Counter::IcmpOutEchoReps,
         (true, v4::UNREACHABLE) => Counter::IcmpOutDestUnreachs,
+        (true, v4::TIME_EXCEEDED) => Counter::IcmpOutTimeExcds,
         (true, v4::ECHO_REQUEST) => Counter::IcmpOutEchos,
         (false, v6::ECHO_REQUEST) => Counter::Icmp6OutEchos,
         (false, v6::UNREACHABLE) => Counter::Icmp6OutDestUnreachs,
         (false, v6::ECHO_REPLY) => Counter::Icmp6OutEchoReplies,
+        (false, v6::TIME_EXCEEDED) => Counter::Icmp6OutTimeExcds,
         (false, v6::PARAMETER_PROBLEM) => Counter::Icmp6OutParmProblems,
         (false, MLD_REPORT) => Counter::Icmp6OutGroupMembResponses,
         (false, MLD_DONE) => Counter::Icmp6OutGroupMembReductions,
@@ -297,8 +299,8 @@ pub const fn out_counter<const V4: bool>(kind: u8) -> Option<Counter> {
 }
 
 /// Whether RFC 1122 §3.2.2 and RFC 4443 §2.4 (e) allow an error about this packet: its source and
-/// destination are single hosts, it is the first fragment of its datagram or a whole one, and it is
-/// not an error itself. `payload` is the linear part of the bytes after its IP header.
+/// destination are single hosts, and it is not an error itself. A fragment after the first one may
+/// cause an error only in IPv6. `payload` is the linear part of the bytes after its IP header.
 #[must_use]
 pub fn may_answer_with_error<const V4: bool>(
     header: &IpHeader,
@@ -308,15 +310,18 @@ pub fn may_answer_with_error<const V4: bool>(
     let broadcast = matches!(header.dst, IpAddr::V4(dst) if dst.is_broadcast());
     let to_one_host = link == PacketType::Host && !header.dst.is_multicast() && !broadcast;
     let from_one_host = !header.src.is_unspecified() && !header.src.is_multicast();
+    let is_first = header.fragment.offset == 0;
     let about_error = header.protocol == icmp_protocol::<V4>()
         && match payload.first() {
+            // The type is in another fragment.
+            _ if !is_first => true,
             // An unknown type may be a future error type.
             Some(&kind) if V4 => !matches!(kind, v4::ECHO_REPLY | v4::ECHO_REQUEST | 13..=18),
             // RFC 4443 §2.4 (e.2) forbids an error about a redirect, too.
             Some(&kind) => kind < v6::ECHO_REQUEST || kind == ndp::REDIRECT,
             None => true,
         };
-    to_one_host && from_one_host && header.fragment.offset == 0 && !about_error
+    to_one_host && from_one_host && (is_first || !V4) && !about_error
 }
 
 /// Start of a packet of this host, as quoted by an error message.

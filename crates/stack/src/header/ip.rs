@@ -17,11 +17,11 @@
 //! (RFC 2675), so that both versions are alike.
 //!
 //! Not here: rules that need a device or a route (`route::fib`), IPv6 extension headers
-//! (`extension`), reassembly.
+//! (`extension`), reassembly (`receive::reassembly`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use pkt::{DropReason, EtherType, GsoKind, Packet};
+use pkt::{DropReason, Ecn, EtherType, GsoKind, Packet};
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -115,7 +115,7 @@ impl Fragment {
 
     /// Whether the packet is a fragment rather than a whole datagram.
     #[must_use]
-    pub const fn is_piece(self) -> bool {
+    pub const fn is_fragment(self) -> bool {
         self.more || self.offset != 0
     }
 }
@@ -321,6 +321,7 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
 /// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3,
 /// RFC 4291 §2.5.2 and §2.7). The source 0.0.0.0 is valid only in packets of a host that requests
 /// its address, which have a broadcast destination.
+#[inline]
 fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
     let (src_ok, dst_ok) = match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -378,6 +379,7 @@ impl IpHeader {
         }
     }
 
+    #[inline]
     fn emit_v4(&self, src: Ipv4Addr, dst: Ipv4Addr, bytes: &mut [u8]) {
         let fragment = self.fragment;
         let mut wire = Ipv4Header {
@@ -506,6 +508,31 @@ pub(crate) fn set_superframe<const V4: bool>(bytes: &mut [u8], payload_len: u32)
     }
     rewrite_ipv4(bytes, |wire, header_len| {
         wire.total_len = length_field(payload_len + u32::from(header_len));
+    });
+}
+
+/// Turns the header of a first fragment into that of the whole datagram, with `payload_len` bytes
+/// after it. For IPv6, the extension headers count as payload.
+///
+/// # Panics
+/// If `bytes` does not start with a header that [`parse`] accepts, or an IPv4 packet would exceed
+/// 65,535 bytes.
+pub(crate) fn set_whole<const V4: bool>(
+    bytes: &mut [u8],
+    payload_len: u16,
+    ecn: Ecn,
+    dont_fragment: bool,
+) {
+    if !V4 {
+        set_segment::<V4>(bytes, payload_len, 0);
+        bytes[1] = bytes[1] & !0x30 | ecn.bits() << 4;
+        return;
+    }
+    rewrite_ipv4(bytes, |wire, header_len| {
+        let total_len = payload_len.checked_add(header_len);
+        wire.total_len = U16::new(total_len.expect("a datagram has at most 65,535 bytes"));
+        wire.flags_fragment = U16::new(if dont_fragment { DONT_FRAGMENT } else { 0 });
+        wire.tos = wire.tos & !3 | ecn.bits();
     });
 }
 

@@ -50,7 +50,7 @@ impl SeenHeader {
     #[inline]
     pub fn new<const V4: bool>(linear: &[u8], header: &IpHeader) -> Option<Self> {
         let plain = usize::from(header.header_len) == ip::fixed_len::<V4>()
-            && !header.fragment.is_piece()
+            && !header.fragment.is_fragment()
             && !is_scoped(header.src)
             && !is_scoped(header.dst);
         let mut words = [0; 6];

@@ -2,7 +2,7 @@
 //! and the packet memory of its connections.
 //!
 //! Above: the simulator and tests; the data path does not use it. Below: `Connection::check`,
-//! `tcp::Tcb::check_turn`.
+//! `tcp::Tcb::check_after_output`.
 //!
 //! Not here: invariants that involve devices or the network (`sim`).
 

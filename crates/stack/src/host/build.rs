@@ -122,6 +122,8 @@ impl Host {
                 orphans: AtomicUsize::new(0),
                 down: Shutdown::default(),
                 claims: Claims::default(),
+                fragments_v4: Mutex::default(),
+                fragments_v6: Mutex::default(),
                 autoconf: Autoconf::new(secrets.interface_ids),
                 unfinished_checksums: AtomicU64::new(0),
             }

@@ -29,9 +29,9 @@ use crate::{
         errno::Errno,
         ids::{DeviceIndex, LOOPBACK},
     },
-    core::{Core, PowerChange},
+    core::{AdminState, Core},
     cx::{Cx, event::Event},
-    device::{Device as _, attached::Attached},
+    device::{Capabilities, Device as _, attached::Attached},
     socket::{Listener, demux::Entry},
 };
 
@@ -60,7 +60,7 @@ impl Host {
         if device.is_up() != up {
             if up {
                 device.set_up(true);
-                self.power(cx, index, PowerChange::Up);
+                self.set_admin_state(cx, index, AdminState::Up);
                 self.tx(index).follow_superframe_max();
                 self.change_device_routes(|routes| routes.device_up(index));
                 self.announce_addresses_of(cx, index);
@@ -99,7 +99,7 @@ impl Host {
             self.take_down(cx, index, device);
         }
         self.change_device_routes(|routes| routes.device_gone(index));
-        self.power(cx, index, PowerChange::Gone);
+        self.set_admin_state(cx, index, AdminState::Gone);
         device.set_gone();
         drop(changes);
         self.report(Event::DeviceGone { device: device.caps().name.clone() });
@@ -115,6 +115,13 @@ impl Host {
     #[must_use]
     pub fn is_device_up(&self, index: DeviceIndex) -> bool {
         index == LOOPBACK || self.attached(index).is_ok_and(|device| device.is_up())
+    }
+
+    /// Iterates over the devices besides loopback that were not removed, with their capabilities.
+    pub fn present_devices(&self) -> impl Iterator<Item = (DeviceIndex, &Capabilities)> {
+        let attached = (1..).map(DeviceIndex).zip(&self.attached);
+        let present = attached.filter(|(_, device)| !device.is_gone());
+        present.map(|(index, device)| (index, device.caps()))
     }
 
     pub(super) fn attached(&self, index: DeviceIndex) -> Result<&Attached, Errno> {
@@ -141,7 +148,7 @@ impl Host {
     fn take_down(&self, cx: &mut Cx, index: DeviceIndex, device: &Attached) {
         device.set_up(false);
         self.change_device_routes(|routes| routes.device_down(index));
-        self.power(cx, index, PowerChange::Down);
+        self.set_admin_state(cx, index, AdminState::Down);
         self.tx(index).purge(cx);
         self.neighbors.device_down(cx, index);
     }
@@ -196,9 +203,9 @@ impl Host {
     }
 
     /// Changes the administrative state of the queues of a device, on every core.
-    fn power(&self, cx: &mut Cx, index: DeviceIndex, change: PowerChange) {
+    fn set_admin_state(&self, cx: &mut Cx, index: DeviceIndex, state: AdminState) {
         for core in &self.cores {
-            core.set_power(self, cx, index, change);
+            core.set_admin_state(self, cx, index, state);
         }
     }
 }

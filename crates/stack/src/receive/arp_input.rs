@@ -42,7 +42,7 @@ pub(super) fn input(rx: &mut Rx<'_, '_>, mut packet: Packet) -> Verdict {
         return Verdict::Drop(DropReason::EthernetType, packet);
     };
     if arp.sender_mac != mac {
-        net.hear_arp(rx.cx, device, &arp);
+        net.check_arp_conflict(rx.cx, device, &arp);
     }
     match Treatment::of(rx, device, &arp) {
         Ok(treatment) => {

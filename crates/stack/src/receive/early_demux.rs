@@ -49,7 +49,7 @@ pub(super) fn early_demux<'s, const V4: bool>(
 ) -> Option<Demuxed<'s>> {
     let header_len = usize::from(header.header_len);
     if header.protocol != protocol::TCP
-        || header.fragment.is_piece()
+        || header.fragment.is_fragment()
         || packet.meta().pkt_type != PacketType::Host
         || !packet.require_linear(header_len + HEADER_BYTES_MIN)
     {
@@ -82,7 +82,7 @@ pub(super) fn datagram<'s, const V4: bool>(
     packet: &mut Packet,
 ) -> Option<&'s DatagramSocket> {
     let header_len = usize::from(header.header_len);
-    if header.fragment.is_piece()
+    if header.fragment.is_fragment()
         || packet.meta().pkt_type != PacketType::Host
         || !packet.require_linear(header_len + UDP_HEADER_LEN)
     {

@@ -148,14 +148,14 @@ impl Gro {
     /// Whether receive offload passes a frame on unchanged, in every mode, while it holds no
     /// packet.
     #[inline]
-    pub(crate) fn goes_alone(packet: &Packet, network: usize) -> bool {
-        read::goes_alone(packet, network)
+    pub(crate) fn cannot_merge(packet: &Packet, network: usize) -> bool {
+        read::cannot_merge(packet, network)
     }
 
     /// Counts a frame that is delivered alone and unchanged, without passing through receive
     /// offload.
     #[inline]
-    pub(crate) fn count_alone(cx: &Cx) {
+    pub(crate) fn count_bypassed(cx: &Cx) {
         cx.count(Counter::GroNormal, 1);
         normal_list::count_list(cx, 1);
     }
@@ -206,13 +206,13 @@ impl Gro {
 /// Receive offload of one NAPI instance without a host, with separate settings. A dropped instance
 /// frees its held packets.
 #[derive(Debug)]
-pub struct Offline {
+pub struct StandaloneGro {
     gro: Gro,
     mode: GroMode,
     network: usize,
 }
 
-impl Offline {
+impl StandaloneGro {
     /// Creates an instance without packets. `batch` has the meaning of `net.core.gro_normal_batch`.
     /// The IP packet of a superframe is shorter than `max_bytes` bytes; 0 disables merging. The IP
     /// header of a frame begins at offset `network`.

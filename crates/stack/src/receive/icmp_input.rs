@@ -15,6 +15,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, TxChecksum, Verdict};
+use sync::epoch::Section;
 use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
 use super::{group_query, ndp_input};
@@ -132,7 +133,7 @@ fn echo_reply<const V4: bool>(
     }
     let source = to_us_alone.then_some(header.dst);
     let remote = scoped(header.src, 0, DeviceIndex(packet.meta().rx_device));
-    let Ok(dst) = net.reply_path(cx, remote, source, CoreId(0), rcu) else {
+    let Ok(dst) = net.reply_dst(cx, remote, source, None, CoreId(0), rcu) else {
         cx.count(Counter::IpOutNoRoutes.of::<V4>(), 1);
         cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
         return Verdict::Drop(DropReason::IpNoRoute, packet);
@@ -354,8 +355,8 @@ fn refuse_report<const V4: bool>(cx: &Cx, kind: SocketKind, packet: Packet) -> V
 /// Records a smaller path MTU for all sockets that send to the destination of the quoted datagram.
 fn learn_path_mtu(rx: &Rx<'_, '_>, tuple: &FourTuple, mtu: u32) {
     let (remote, source) = (tuple.remote, Some(tuple.local.ip()));
-    let path = rx.net.reply_path(rx.cx, remote, source, CoreId(0), rx.rcu);
-    if let Ok(dst) = path {
+    let dst = rx.net.reply_dst(rx.cx, remote, source, None, CoreId(0), rx.rcu);
+    if let Ok(dst) = dst {
         rx.net.learn_path_mtu(remote.ip(), &dst, mtu, rx.cx);
     }
 }
@@ -501,15 +502,26 @@ fn may_send<const V4: bool>(net: &Net, cx: &mut Cx, kind: u8, to: IpAddr) -> boo
     allowed
 }
 
-/// Sends an error to the sender of `packet`, which still has its IP header, unless the rules of
-/// `may_answer_with_error` or the rate limits forbid the error.
+/// Sends an error about a received packet of the read section `rx`, as [`report_to_sender`].
 pub(super) fn send_error<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     header: &IpHeader,
     message: IcmpMessage,
     packet: &Packet,
 ) {
-    let (net, cx) = (rx.net, &mut *rx.cx);
+    report_to_sender::<V4>(rx.net, rx.cx, rx.rcu, header, message, packet);
+}
+
+/// Sends an error to the sender of `packet`, which still has its IP header, unless the rules of
+/// `may_answer_with_error` or the rate limits forbid the error. Linux: `icmp_send`.
+pub(super) fn report_to_sender<const V4: bool>(
+    net: &Net,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    header: &IpHeader,
+    message: IcmpMessage,
+    packet: &Packet,
+) {
     let header_len = usize::from(header.header_len);
     let payload = packet.linear().get(header_len..).unwrap_or_default();
     let link = packet.meta().pkt_type;
@@ -523,7 +535,7 @@ pub(super) fn send_error<const V4: bool>(
     }
     let source = Some(header.dst);
     let remote = scoped(header.src, 0, DeviceIndex(packet.meta().rx_device));
-    let Ok(dst) = net.reply_path(cx, remote, source, CoreId(0), rx.rcu) else {
+    let Ok(dst) = net.reply_dst(cx, remote, source, None, CoreId(0), rcu) else {
         return cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
     };
     let mut bytes = [0; ICMP_HEADER_LEN + quote_bytes_max::<false>()];

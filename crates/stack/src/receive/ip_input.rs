@@ -1,12 +1,12 @@
 //! IP receive: checks the header, decides whether the packet is for this host, and passes the
 //! packet to its protocol.
 //!
-//! Above: `link_input`. Below: `tcp_input`, `udp_input`, `icmp_input`, `group_query`. Linux:
-//! `ip_rcv`, `ip_local_deliver`, `ip_list_rcv`, `ip_list_rcv_finish`, `ip_sublist_rcv_finish`,
-//! `ip_extract_route_hint`; `ipv6_rcv`, `ip6_input_finish`. Packets of both IP versions pass the
-//! same functions; the parameter `V4` selects the header. The steps have the order of
-//! RFC 1122 §3.2.1. A packet that is not for this host is dropped: this stack is a host and does
-//! not forward.
+//! Above: `link_input`. Below: `tcp_input`, `udp_input`, `icmp_input`, `group_query`; for
+//! fragments, `reassembly`. Linux: `ip_rcv`, `ip_local_deliver`, `ip_list_rcv`,
+//! `ip_list_rcv_finish`, `ip_sublist_rcv_finish`, `ip_extract_route_hint`; `ipv6_rcv`,
+//! `ip6_input_finish`. Packets of both IP versions pass the same functions; the parameter `V4`
+//! selects the header. The steps have the order of RFC 1122 §3.2.1. A packet that is not for this
+//! host is dropped: this stack is a host and does not forward.
 //!
 //! ```text
 //!   packet ─► header ─► early demux ─► its connection ─► sublist of this connection
@@ -28,13 +28,13 @@
 //! the same. Early demux is tried even if the hint fits, because early demux also finds the
 //! connection.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 
 use super::{
     early_demux::{self, Demuxed, early_demux},
-    group_query, icmp_input, tcp_input, udp_input,
+    group_query, icmp_input, reassembly, tcp_input, udp_input,
 };
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
@@ -43,6 +43,7 @@ use crate::{
         extension::{self, Problem},
         icmp::{IcmpMessage, Unreachable},
         ip::{self, IpHeader, protocol},
+        ndp,
     },
     route::fib::{Route, is_link_local},
     socket::rx::Rx,
@@ -153,7 +154,7 @@ impl<'s> ListInput<'s> {
             match found {
                 Demuxed::Current => self.sublists += u64::from(!follows),
                 Demuxed::Stream(socket) => {
-                    rx.follow(socket);
+                    rx.switch_to(socket);
                     self.sublists += 1;
                 }
             }
@@ -186,10 +187,10 @@ impl<'s> ListInput<'s> {
         let device = DeviceIndex(packet.meta().rx_device);
         let brought = PacketDst::taken_from(&mut packet);
         if !matches!(brought, PacketDst::None) {
-            socket.remember(rx.net, rx.cx, device, brought);
+            socket.cache_rx_dst(rx.net, rx.cx, device, brought);
         } else if socket.rx_dst(rx.net, device, rx.rcu).is_none() {
             match route::<V4>(rx, &mut packet, header) {
-                Ok(found) => socket.remember(rx.net, rx.cx, device, PacketDst::Noref(found)),
+                Ok(found) => socket.cache_rx_dst(rx.net, rx.cx, device, PacketDst::Noref(found)),
                 Err(reason) => return Verdict::Drop(reason, packet),
             }
         }
@@ -313,6 +314,13 @@ fn read_extensions(
             header.fragment = chain.fragment;
             header.header_len += chain.len;
             header.payload_len -= u32::from(chain.len);
+            if chain.has_fragment && !chain.fragment.is_piece() {
+                // An atomic fragment is processed at once, whatever other fragments have its
+                // identification (RFC 6946).
+                rx.cx.count(Counter::Ip6ReasmReqds, 1);
+                rx.cx.count(Counter::Ip6ReasmOKs, 1);
+                check_not_discovery(header, packet)?;
+            }
             Ok(chain.protocol_at)
         }
         Err(refusal) => {
@@ -368,7 +376,7 @@ pub(super) fn route<'s, const V4: bool>(
         return Err(DropReason::IpDestinationInvalid);
     }
     let routes = rx.net.input_routes();
-    routes.entry(rx.net, rx.cx, device, header.dst, found, generation, rx.rcu).ok_or_else(|| {
+    routes.entry(rx.net, rx.cx, device, header.dst, (found, generation), rx.rcu).ok_or_else(|| {
         rx.cx.count(Counter::IpInDiscards.of::<V4>(), 1);
         DropReason::NoMemory
     })
@@ -428,7 +436,12 @@ pub(super) fn accept<const V4: bool>(
             }
             Ok(())
         }
-        RouteKind::Unicast | RouteKind::Blackhole | RouteKind::Unreachable => {
+        // A host reports nothing to the sender, not even for unreachable and prohibited
+        // destinations (Linux: `ip_error` without forwarding).
+        RouteKind::Unicast
+        | RouteKind::Blackhole
+        | RouteKind::Unreachable
+        | RouteKind::Prohibit => {
             cx.count(Counter::IpInAddrErrors.of::<V4>(), 1);
             Err(DropReason::IpForwardingOff)
         }
@@ -465,6 +478,13 @@ pub(super) fn check_source<const V4: bool>(
     if header.src.is_unspecified() || rx.net.fib(rx.rcu).has_route_back(header.src, expected) {
         return Ok(());
     }
+    // Differs from Linux, where a DHCP client reads packets before this check: as long as a device
+    // has no IPv4 address, no route leads to the server that offers one by broadcast.
+    if header.dst == IpAddr::V4(Ipv4Addr::BROADCAST)
+        && rx.net.fib(rx.rcu).first_address(device, true).is_none()
+    {
+        return Ok(());
+    }
     rx.cx.counters().tcp.add(tcp::Counter::TcpExtIPReversePathFilter, 1);
     Err(DropReason::IpRpFilter)
 }
@@ -495,10 +515,8 @@ pub(super) fn deliver<const V4: bool>(
     protocol_at: u16,
     packet: Packet,
 ) -> Verdict {
-    if header.fragment.is_piece() {
-        rx.cx.count(Counter::IpReasmReqds.of::<V4>(), 1);
-        rx.cx.count(Counter::IpReasmFails.of::<V4>(), 1);
-        return Verdict::Drop(DropReason::IpFragment, packet);
+    if header.fragment.is_fragment() {
+        return deliver_fragment::<V4>(rx, dst, header, packet);
     }
     match header.protocol {
         protocol::TCP => {
@@ -531,4 +549,57 @@ pub(super) fn deliver<const V4: bool>(
             Verdict::Drop(DropReason::IpNoProtocol, packet)
         }
     }
+}
+
+/// Adds a fragment to its datagram, and delivers the datagram if the fragment completes it.
+#[cold]
+fn deliver_fragment<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    dst: &OnceDst<'_>,
+    header: &IpHeader,
+    packet: Packet,
+) -> Verdict {
+    let mut whole = match reassembly::input::<V4>(rx, header, packet) {
+        Ok(Some(whole)) => whole,
+        Ok(None) => return Verdict::Consumed,
+        Err((reason, packet)) => return Verdict::Drop(reason, packet),
+    };
+    match read_whole::<V4>(rx, &mut whole) {
+        Ok((header, protocol_at)) => deliver::<V4>(rx, dst, &header, protocol_at, whole),
+        Err(reason) => Verdict::Drop(reason, whole),
+    }
+}
+
+/// Reads the headers of a reassembled datagram.
+fn read_whole<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    whole: &mut Packet,
+) -> Result<(IpHeader, u16), DropReason> {
+    let mut header =
+        check_header::<V4>(whole).inspect_err(|reason| count_header_error::<V4>(rx.cx, *reason))?;
+    let mut protocol_at = NEXT_HEADER;
+    if !V4 && extension::is_extension(header.protocol) {
+        protocol_at = read_extensions(rx, &mut header, whole)?;
+    }
+    if header.fragment.is_piece() {
+        // A datagram in fragments that is a fragment itself. Each datagram could complete another
+        // one in turn, as deep as a sender likes.
+        count_header_error::<V4>(rx.cx, DropReason::IpOptions);
+        return Err(DropReason::IpOptions);
+    }
+    if !V4 {
+        check_not_discovery(&header, whole)?;
+    }
+    Ok((header, protocol_at))
+}
+
+/// Rejects a neighbor discovery message that had a Fragment header (RFC 6980 §5).
+fn check_not_discovery(header: &IpHeader, packet: &Packet) -> Result<(), DropReason> {
+    let mut kind = [0];
+    packet.copy_to(usize::from(header.header_len), &mut kind);
+    let is_discovery = matches!(kind[0], ndp::ROUTER_SOLICITATION..=ndp::REDIRECT);
+    if header.protocol == protocol::ICMPV6 && is_discovery {
+        return Err(DropReason::NdpFragment);
+    }
+    Ok(())
 }

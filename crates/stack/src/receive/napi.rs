@@ -203,8 +203,8 @@ impl Napi {
         let reader = cx.reader();
         let rcu = reader.pin();
         let rx = &mut Rx::new(net, cx, &rcu, last_flow);
-        if received == 1 && self.goes_straight_up(rx.cx, end) {
-            self.stages.go_straight_up(rx, self.batch.drain());
+        if received == 1 && self.may_bypass_gro(rx.cx, end) {
+            self.stages.bypass_gro(rx, self.batch.drain());
             return received;
         }
         let mode = self.begin(net, rx.cx, outbox);
@@ -215,7 +215,8 @@ impl Napi {
                 self.stages.gro.end_cycle(rx.cx, &mode, flush, received);
             }
             PollEnd::Softirq => {
-                let old_only = received == weight || (received > 0 && self.lingers(rx.cx));
+                let old_only =
+                    received == weight || (received > 0 && self.may_hold_after_poll(rx.cx));
                 self.stages.gro.flush(rx.cx, &mode, old_only);
             }
         }
@@ -243,13 +244,13 @@ impl Napi {
     /// poll need not read their settings. This is the case if offload holds no packet and would not
     /// hold this frame, steering is off, and the poll ends with a flush.
     #[inline]
-    fn goes_straight_up(&self, cx: &Cx, end: PollEnd) -> bool {
+    fn may_bypass_gro(&self, cx: &Cx, end: PollEnd) -> bool {
         let flushes =
             end == PollEnd::Softirq || cx.sysctls().busy_poll_flush != BusyPollFlush::None;
         let network = self.stages.from.link.header_bytes();
         flushes
             && self.stages.gro.is_empty()
-            && self.batch.packets().first().is_some_and(|frame| Gro::goes_alone(frame, network))
+            && self.batch.packets().first().is_some_and(|frame| Gro::cannot_merge(frame, network))
             && self.stages.steering.is_off(cx)
     }
 
@@ -317,7 +318,7 @@ impl Napi {
 
     /// Whether packets may stay held after a poll that emptied the queue, because a timer will poll
     /// the queue (`gro_flush_timeout`).
-    fn lingers(&self, cx: &Cx) -> bool {
+    fn may_hold_after_poll(&self, cx: &Cx) -> bool {
         !cx.sysctls().devices.of(self.index).gro_flush_timeout.is_zero()
     }
 
@@ -337,10 +338,10 @@ impl Napi {
         let mut bytes = 0;
         for packet in batch.drain() {
             bytes += packet.len() as u64;
-            rx.cx.not_before(packet.meta().timestamp);
+            rx.cx.advance_clock_to(packet.meta().timestamp);
             stages.gro.receive(rx.cx, mode, network, packet);
             if !stages.gro.ready().is_empty() {
-                stages.go_up(rx, outbox, false);
+                stages.deliver_ready(rx, outbox, false);
             }
         }
         rx.cx.count(Counter::DeviceRxBytes, bytes);
@@ -350,7 +351,7 @@ impl Napi {
 impl Stages {
     /// Delivers the ready packets on this core, or passes them to the cores that steering selects.
     /// `last` is true if no packet follows in this poll.
-    fn go_up(&mut self, rx: &mut Rx<'_, '_>, outbox: &mut Outbox, last: bool) {
+    fn deliver_ready(&mut self, rx: &mut Rx<'_, '_>, outbox: &mut Outbox, last: bool) {
         if self.steers {
             self.steer(rx, outbox);
         }
@@ -359,12 +360,12 @@ impl Stages {
 
     /// Delivers the only frame of a poll while no other packet is held or ready. The frame is
     /// counted as if it had passed receive offload.
-    fn go_straight_up(&self, rx: &mut Rx<'_, '_>, frame: impl Iterator<Item = Packet>) {
+    fn bypass_gro(&self, rx: &mut Rx<'_, '_>, frame: impl Iterator<Item = Packet>) {
         for packet in frame {
             rx.cx.count(Counter::DeviceRxPackets, 1);
             rx.cx.count(Counter::DeviceRxBytes, packet.len() as u64);
-            rx.cx.not_before(packet.meta().timestamp);
-            Gro::count_alone(rx.cx);
+            rx.cx.advance_clock_to(packet.meta().timestamp);
+            Gro::count_bypassed(rx.cx);
             link_input::input(rx, self.from, packet, true);
         }
         rx.flush();
@@ -385,7 +386,7 @@ impl Stages {
     /// of the current connection.
     fn finish(&mut self, rx: &mut Rx<'_, '_>, outbox: &mut Outbox) {
         if !self.gro.ready().is_empty() {
-            self.go_up(rx, outbox, true);
+            self.deliver_ready(rx, outbox, true);
         }
         outbox.push(rx.net, rx.cx);
         rx.flush();

@@ -22,7 +22,7 @@ use crate::{
         ndp::{self, HOP_LIMIT, NdpMessage, RouterAdvertisement},
     },
     route::fib::is_link_local,
-    socket::{net::claims::Sighting, rx::Rx},
+    socket::{net::claims::AddressUse, rx::Rx},
     transmit::{
         dst::RouteKind,
         ndp_output::{self, NdpEnds},
@@ -83,7 +83,7 @@ fn handle(
             let change = if replaces { LinkChange::AtOnce } else { LinkChange::Never };
             advertisement(rx, envelope, target, target_mac, (solicited, change))
         }
-        NdpMessage::RouterAdvertisement(ref told) => router(rx, envelope, told),
+        NdpMessage::RouterAdvertisement(ref ra) => router(rx, envelope, ra),
         // A host ignores solicitations of routers (RFC 4861 §6.2.6). Redirects are ignored, too:
         // they are useless to a host behind one router.
         NdpMessage::RouterSolicitation { .. } | NdpMessage::Redirect { .. } => {
@@ -110,8 +110,8 @@ fn solicitation(
     if is_probe {
         // An address probe does not contain the link address of its sender.
         let mac = MacAddr::UNSPECIFIED;
-        let seen = Sighting { address: IpAddr::V6(target), mac, probes: true };
-        net.hear_claim(rx.cx, device, seen);
+        let seen = AddressUse { address: IpAddr::V6(target), mac, probes: true };
+        net.check_conflict(rx.cx, device, seen);
     }
     let fib = net.fib(rx.rcu);
     let is_ours = fib
@@ -122,9 +122,9 @@ fn solicitation(
     }
     if let Some(mac) = source_mac {
         check_sender(rx, src)?;
-        let told = Advertisement { mac, solicited: false, change: LinkChange::AtOnce };
+        let update = Advertisement { mac, solicited: false, change: LinkChange::AtOnce };
         let source = Some(IpAddr::V6(target));
-        net.neighbor_table().learn(rx.cx, device, IpAddr::V6(src), told, source);
+        net.neighbor_table().learn(rx.cx, device, IpAddr::V6(src), update, source);
     }
     let message = NdpMessage::NeighborAdvertisement {
         target,
@@ -162,14 +162,14 @@ fn advertisement(
     }
     let (net, address) = (rx.net, IpAddr::V6(target));
     let mac = target_mac.unwrap_or(MacAddr::UNSPECIFIED);
-    net.hear_claim(rx.cx, device, Sighting { address, mac, probes: false });
+    net.check_conflict(rx.cx, device, AddressUse { address, mac, probes: false });
     check_sender(rx, target)?;
     let known = || net.neighbor_table().link_address(device, address);
     // If the message has no target link address, the link address in the neighbor table is
     // confirmed.
     if let Some(mac) = target_mac.or_else(known) {
-        let told = Advertisement { mac, solicited, change };
-        net.neighbor_table().learn(rx.cx, device, address, told, None);
+        let update = Advertisement { mac, solicited, change };
+        net.neighbor_table().learn(rx.cx, device, address, update, None);
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ fn advertisement(
 fn router(
     rx: &mut Rx<'_, '_>,
     envelope: &Envelope,
-    told: &RouterAdvertisement,
+    ra: &RouterAdvertisement,
 ) -> Result<(), DropReason> {
     let Envelope { device, src, .. } = *envelope;
     if !src.is_unicast_link_local() {
@@ -190,11 +190,11 @@ fn router(
     let (true, Some(own)) = (rx.cx.sysctls().accept_ra, own) else {
         return Err(DropReason::NdpIgnored);
     };
-    if let Some(mac) = told.source_mac {
-        let told = Advertisement { mac, solicited: false, change: LinkChange::AtOnce };
-        net.neighbor_table().learn(rx.cx, device, IpAddr::V6(src), told, Some(own));
+    if let Some(mac) = ra.source_mac {
+        let update = Advertisement { mac, solicited: false, change: LinkChange::AtOnce };
+        net.neighbor_table().learn(rx.cx, device, IpAddr::V6(src), update, Some(own));
     }
-    net.on_router(rx.cx, device, src, told);
+    net.on_router(rx.cx, device, src, ra);
     Ok(())
 }
 

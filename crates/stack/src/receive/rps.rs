@@ -95,7 +95,7 @@ impl Steering {
     /// another core; until then the old slots preserve the order.
     #[cold]
     #[inline(never)]
-    fn follow(&mut self, net: &Net, cx: &Cx, outbox: &Outbox, from: DeviceQueue) {
+    fn apply_settings(&mut self, net: &Net, cx: &Cx, outbox: &Outbox, from: DeviceQueue) {
         let settings = cx.sysctls().devices.of(from.device).rx(from.queue.0);
         let cores = net.core_count();
         self.map.clear();
@@ -106,7 +106,7 @@ impl Steering {
             count => count.max(SLOTS_MIN),
         };
         if wanted != self.slots.len() {
-            if !outbox.is_through() {
+            if !outbox.is_drained() {
                 return;
             }
             let here = Slot { core: outbox.core().0, last_qtail: self.poll.wrapping_sub(1) };
@@ -118,7 +118,7 @@ impl Steering {
     fn prepare(&mut self, net: &Net, cx: &Cx, outbox: &Outbox, from: DeviceQueue) -> bool {
         self.poll = self.poll.wrapping_add(1);
         if self.generation != cx.generation() {
-            self.follow(net, cx, outbox, from);
+            self.apply_settings(net, cx, outbox, from);
         }
         !self.slots.is_empty()
     }
@@ -140,11 +140,11 @@ impl Steering {
         let index = (u64::from(hash) * self.slots.len() as u64) >> 32;
         let slot = &mut self.slots
             [usize::try_from(index).expect("the index is below the number of slots")];
-        let is_through = |slot: &Slot| match slot.core {
+        let is_drained = |slot: &Slot| match slot.core {
             core if core == here.0 => slot.last_qtail != self.poll,
             core => outbox.has_finished(CoreId(core), slot.last_qtail),
         };
-        if slot.core != wanted.0 && is_through(slot) {
+        if slot.core != wanted.0 && is_drained(slot) {
             slot.core = wanted.0;
         }
         if slot.core == here.0 {

@@ -64,7 +64,7 @@ pub(super) fn input<const V4: bool>(
     match rx.established(&tuple, hash) {
         // This case occurs if early demux is off.
         Some(Entry::Stream(socket)) if socket.is_over_loopback() == over_loopback => {
-            rx.follow(socket);
+            rx.switch_to(socket);
             rx.segment(dst.take(), packet);
         }
         // A packet from outside must not reach a connection of this host with itself, nor a

@@ -158,15 +158,30 @@ impl Exceptions {
         true
     }
 
+    /// Returns a keyed hash of both addresses of a packet.
+    pub(crate) fn address_hash(&self, remote: IpAddr, source: Option<IpAddr>) -> u32 {
+        let mut hasher = SipHasher13::new_with_key(&self.secret.0);
+        write(&mut hasher, remote);
+        if let Some(source) = source {
+            write(&mut hasher, source);
+        }
+        // Any 32 bits of the hash will do.
+        (hasher.finish() >> 32) as u32
+    }
+
     fn index(&self, remote: IpAddr) -> u32 {
         let mut hasher = SipHasher13::new_with_key(&self.secret.0);
-        match remote {
-            IpAddr::V4(ip) => hasher.write_u32(ip.to_bits()),
-            IpAddr::V6(ip) => hasher.write_u128(ip.to_bits()),
-        }
+        write(&mut hasher, remote);
         #[expect(clippy::cast_possible_truncation, reason = "the low bits choose the bucket")]
         let index = hasher.finish() as u32 & (BUCKETS as u32 - 1);
         index
+    }
+}
+
+fn write(hasher: &mut SipHasher13, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => hasher.write_u32(ip.to_bits()),
+        IpAddr::V6(ip) => hasher.write_u128(ip.to_bits()),
     }
 }
 

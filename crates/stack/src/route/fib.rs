@@ -27,10 +27,12 @@ use std::{
 
 use ipnet::IpNet;
 
+use tcp::PathMetrics;
+
 use super::lpm::{Address, Lpm};
 use crate::{base::ids::DeviceIndex, transmit::dst::RouteKind};
 
-pub use builder::{FibBuilder, RouteSpec};
+pub use builder::{FibBuilder, HopSpec, RouteSpec, WEIGHT_MAX};
 pub(crate) use builder::{MTU_MIN_V6, is_link_local};
 
 mod builder;
@@ -53,13 +55,81 @@ pub struct Route {
     pub prefsrc: Option<IpAddr>,
     /// Largest packet of this route in bytes, if smaller than the device's MTU.
     pub mtu: Option<u32>,
+    /// Whether `mtu` is final: reports do not change it, and packets leave without DF.
+    pub mtu_locked: bool,
     /// Metric: among routes to the same prefix the smallest wins.
     pub metric: u32,
+    /// Metrics that concern TCP.
+    pub metrics: PathMetrics,
+    /// All next hops, if there are several. `via` and `device` are then those of the first.
+    pub hops: Vec<NextHop>,
     /// Route to the same prefix with the next larger metric.
     worse: Option<Arc<Self>>,
 }
 
+/// One of several next hops of a route. Linux: `struct fib_nh`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NextHop {
+    /// Next hop; `None` when the destination is on the link.
+    pub via: Option<IpAddr>,
+    /// Index of the device.
+    pub device: DeviceIndex,
+    /// Source address for packets without one, unless the route has its own.
+    pub source: Option<IpAddr>,
+    /// Share of the flows, relative to the weights of the other next hops: 1 to 256.
+    pub weight: u16,
+    /// Whether no flow may use the next hop, because its device is down.
+    pub dead: bool,
+}
+
+impl fmt::Display for NextHop {
+    /// Prints the next hop as `ip route` does, but with a device index.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(" nexthop")?;
+        if let Some(via) = self.via {
+            write!(f, " via {via}")?;
+        }
+        write!(f, " dev {} weight {}", self.device, self.weight)?;
+        if self.dead { f.write_str(" dead") } else { Ok(()) }
+    }
+}
+
 impl Route {
+    /// Returns the next hop of a flow. `hash` is called if there are several; each is chosen for a
+    /// share of the hashes in proportion to its weight. Linux: `fib_select_multipath`.
+    #[inline]
+    pub(crate) fn next_hop(&self, hash: impl FnOnce() -> u32) -> NextHop {
+        if self.hops.is_empty() {
+            let Self { via, device, prefsrc: source, .. } = *self;
+            return NextHop { via, device, source, weight: 1, dead: false };
+        }
+        self.select(hash())
+    }
+
+    #[cold]
+    fn select(&self, hash: u32) -> NextHop {
+        let alive = || self.hops.iter().filter(|hop| !hop.dead);
+        let total: u64 = alive().map(|hop| u64::from(hop.weight)).sum();
+        // The hash as a fraction of the sum of weights.
+        let mut left = (u64::from(hash) * total) >> 32;
+        for hop in alive() {
+            match left.checked_sub(hop.weight.into()) {
+                Some(rest) => left = rest,
+                None => return NextHop { source: self.prefsrc.or(hop.source), ..*hop },
+            }
+        }
+        // A route all of whose next hops are dead is removed from the table.
+        unreachable!("a route without a next hop: {self:?}")
+    }
+
+    /// Whether some flow leaves by `device`.
+    fn uses(&self, device: DeviceIndex) -> bool {
+        if self.hops.is_empty() {
+            return self.device == device;
+        }
+        self.hops.iter().any(|hop| hop.device == device && !hop.dead)
+    }
+
     /// Iterates over this route and those with larger metrics.
     fn alternatives(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |route| route.worse.as_deref())
@@ -113,8 +183,14 @@ pub struct RouteEntry {
     pub prefsrc: Option<IpAddr>,
     /// Largest packet of this route in bytes, if smaller than the device's MTU.
     pub mtu: Option<u32>,
+    /// Whether `mtu` is final.
+    pub mtu_locked: bool,
     /// Metric: among routes to the same prefix the smallest wins.
     pub metric: u32,
+    /// Metrics that concern TCP.
+    pub metrics: PathMetrics,
+    /// Next hops, if there are several; `via` is then `None` and `device` [`NO_DEVICE`].
+    pub hops: Vec<NextHop>,
 }
 
 impl fmt::Display for RouteEntry {
@@ -141,16 +217,19 @@ impl fmt::Display for RouteEntry {
             write!(f, " metric {}", self.metric)?;
         }
         if let Some(mtu) = self.mtu {
-            write!(f, " mtu {mtu}")?;
+            write!(f, " mtu {}{mtu}", if self.mtu_locked { "lock " } else { "" })?;
         }
-        Ok(())
+        write!(f, "{}", self.metrics)?;
+        self.hops.iter().try_for_each(|hop| write!(f, "{hop}"))
     }
 }
 
 impl RouteEntry {
     fn new(prefix: IpNet, route: &Route) -> Self {
-        let Route { kind, via, device, prefsrc, mtu, metric, .. } = *route;
-        Self { prefix, kind, via, device, prefsrc, mtu, metric }
+        let Route { kind, via, device, prefsrc, mtu, mtu_locked, metric, metrics, .. } = *route;
+        let hops = route.hops.clone();
+        let (via, device) = if hops.is_empty() { (via, device) } else { (None, NO_DEVICE) };
+        Self { prefix, kind, via, device, prefsrc, mtu, mtu_locked, metric, metrics, hops }
     }
 }
 
@@ -300,7 +379,7 @@ impl Fib {
     #[must_use]
     pub fn has_route_back(&self, src: IpAddr, device: Option<DeviceIndex>) -> bool {
         self.lookup(src).is_some_and(|route| {
-            route.kind == RouteKind::Unicast && device.is_none_or(|device| device == route.device)
+            route.kind == RouteKind::Unicast && device.is_none_or(|device| route.uses(device))
         })
     }
 

@@ -17,6 +17,7 @@ use sync::{
     RcuMap,
     epoch::{Domain, Section},
 };
+use tcp::PathMetrics;
 
 use super::fib::Found;
 use crate::{
@@ -45,16 +46,15 @@ impl InputRoutes {
     }
 
     /// Returns the entry for packets to `dst` that `device` receives, and creates it if necessary.
-    /// `route` is the route to `dst`, looked up in `generation`. Returns `None` if another thread
-    /// changes the routes at the same time; the caller drops the packet.
+    /// `route` is the route to `dst`, with the generation in which it was looked up. Returns `None`
+    /// if another thread changes the routes at the same time; the caller drops the packet.
     pub(crate) fn entry<'s>(
         &'s self,
         router: &Router,
         cx: &Cx,
         device: DeviceIndex,
         dst: IpAddr,
-        route: Found<'_>,
-        generation: u32,
+        (route, generation): (Found<'_>, u32),
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
         let key = Key { device, prefix: route.prefix(dst) };
@@ -107,6 +107,7 @@ fn make(
         paces: false,
         at_once: false,
         dont_fragment: false,
+        metrics: PathMetrics::default(),
         keeps_dst: router.is_loopback_device(index),
         device,
     };

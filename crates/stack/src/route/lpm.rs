@@ -61,6 +61,8 @@ pub trait Address: Copy + Eq + Debug + Send + Sync + 'static {
     fn masked(self, len: u32) -> Self;
     /// Returns the number of leading bits that both addresses share.
     fn common(self, other: Self) -> u32;
+    /// Whether both addresses share the first `len` bits; `len` is below [`BITS`](Self::BITS).
+    fn shares(self, other: Self, len: u8) -> bool;
     /// Removes the first `skip` bits, and returns the first `BITS - drop` bits of the rest, which
     /// are at most six.
     fn chunk(self, skip: u8, drop: u8) -> usize;
@@ -88,7 +90,11 @@ macro_rules! address {
             }
 
             #[inline]
-            #[expect(clippy::cast_possible_truncation, reason = "at most six bits remain")]
+            fn shares(self, other: Self, len: u8) -> bool {
+                self ^ other <= <$number>::MAX.wrapping_shr(len.into())
+            }
+
+            #[inline]
             #[allow(clippy::cast_lossless, reason = "one of the two types is lossless")]
             fn chunk(self, skip: u8, drop: u8) -> usize {
                 (self.wrapping_shl(skip.into()).wrapping_shr(drop.into())) as usize & 63
@@ -288,7 +294,7 @@ impl<A: Address, V: Clone> Node<A, V> {
     /// Whether `address` begins with the key of this node.
     #[inline]
     fn covers(&self, address: A) -> bool {
-        address.common(self.key) >= u32::from(self.skip)
+        address.shares(self.key, self.skip)
     }
 
     /// Returns the bits of `address` on which this node decides.

@@ -2,8 +2,8 @@
 //! replies that no socket sends.
 //!
 //! Above: `Router::route`, through which sockets get a counted reference to an entry, and
-//! `Router::reply_path`. Remote hosts control the rate and the addresses of resets, SYN-ACKs, SYN
-//! cookies and ACKs of TIME-WAIT sockets. `reply_path` therefore finds the entry for such a reply
+//! `Router::reply_dst`. Remote hosts control the rate and the addresses of resets, SYN-ACKs, SYN
+//! cookies and ACKs of TIME-WAIT sockets. `reply_dst` therefore finds the entry for such a reply
 //! in a read section without a lock or a reference count, and allocates only for a new next hop.
 //! `Router::hop` has selected the next hop before. Linux: `nhc_pcpu_rth_output`.
 //!
@@ -23,6 +23,7 @@ use sync::{
     PerCore, RcuMap,
     epoch::{Domain, Section},
 };
+use tcp::PathMetrics;
 
 use crate::{
     base::{
@@ -48,6 +49,7 @@ struct Key {
     mtu: u32,
     receive_mtu: u32,
     dont_fragment: bool,
+    metrics: PathMetrics,
 }
 
 /// Route entries of the packets that a host sends, per core.
@@ -81,8 +83,10 @@ impl OutputRoutes {
         core: CoreId,
         rcu: &'s Section<'_>,
     ) -> Result<DstHandle<'s>, Errno> {
-        let Hop { index: device, next_hop, source, mtu, receive_mtu, dont_fragment, .. } = *hop;
-        let key = Key { device, next_hop, source, mtu, receive_mtu, dont_fragment };
+        let Hop {
+            index: device, next_hop, source, mtu, receive_mtu, dont_fragment, metrics, ..
+        } = *hop;
+        let key = Key { device, next_hop, source, mtu, receive_mtu, dont_fragment, metrics };
         let hash = fold(next_hop);
         let routes = &self.cores[usize::from(core.0)];
         if let Some(dst) = routes.lookup(hash, &key, rcu)

@@ -6,11 +6,11 @@
 //!
 //! A lookup has two steps. The first reads the tables and returns a `Hop`: device, next hop, source
 //! and MTU. The second finds or creates the route entry for the hop, which packets of many flows
-//! share. A socket caches the result of both as a `Path`. Linux: `ip_route_output_key`,
+//! share. A socket caches the result of both as a `CachedDst`. Linux: `ip_route_output_key`,
 //! `dst_check`, `ip_rt_update_pmtu`.
 
 use std::{
-    net::{IpAddr, SocketAddr, SocketAddrV6},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6},
     ops::Deref,
     sync::Arc,
 };
@@ -20,6 +20,7 @@ use sync::{
     counted,
     epoch::{Domain, Section},
 };
+use tcp::PathMetrics;
 
 use crate::{
     base::{
@@ -44,7 +45,7 @@ use crate::{
 
 use super::{
     exception::Exceptions,
-    fib::{Fib, MTU_MIN_V6, NO_DEVICE, Route},
+    fib::{Fib, Found, MTU_MIN_V6, NO_DEVICE, Route},
     input::InputRoutes,
     output::OutputRoutes,
     source_address,
@@ -189,7 +190,7 @@ impl Router {
 /// Route to one destination as a socket caches it: the route entry, and the state of the path MTU
 /// exception of this destination. Linux: `sk_dst_cache` with the `fnhe` of its route.
 #[derive(Clone, Debug)]
-pub(crate) struct Path {
+pub(crate) struct CachedDst {
     pub(crate) dst: DstRef,
     /// Route generation of the lookup. The route entry may have another generation: it has the same
     /// next hop, but another route may have selected this next hop.
@@ -200,7 +201,7 @@ pub(crate) struct Path {
     pub(crate) expires: Instant,
 }
 
-impl Deref for Path {
+impl Deref for CachedDst {
     type Target = Dst;
 
     fn deref(&self) -> &Dst {
@@ -215,6 +216,15 @@ pub(crate) struct Destination {
     /// Device on whose link the address is valid: the scope of a link-local IPv6 address
     /// (RFC 4007). `None` for any other address, and for a link-local address of unknown scope.
     pub(crate) device: Option<DeviceIndex>,
+}
+
+impl Destination {
+    fn lookup_in(self, fib: &Fib) -> Option<Found<'_>> {
+        match self.device {
+            Some(device) => fib.lookup_on(device, self.ip),
+            None => fib.lookup(self.ip),
+        }
+    }
 }
 
 impl From<IpAddr> for Destination {
@@ -238,7 +248,7 @@ impl From<SocketAddr> for Destination {
     }
 }
 
-/// Result of the first step of a lookup, from which a `Path` is made.
+/// Result of the first step of a lookup, from which a `CachedDst` is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
     /// Output device.
@@ -254,6 +264,7 @@ pub(crate) struct Hop {
     /// Largest IP packet in bytes by the MTUs of device and route, without the learned path MTU.
     pub(crate) receive_mtu: u32,
     pub(crate) dont_fragment: bool,
+    pub(crate) metrics: PathMetrics,
     pub(crate) generation: u32,
     exception: Stamp,
     expires: Instant,
@@ -267,6 +278,13 @@ fn group_mac(hop: &Hop) -> Option<MacAddr> {
         (RouteKind::Multicast, group) => Some(multicast_mac(group)),
         _ => None,
     }
+}
+
+/// Returns the source address of a broadcast from a device without an address: 0.0.0.0, by which a
+/// host requests an address (RFC 1122 §3.2.1.3 (a)). Linux: `inet_select_addr`.
+fn initial_source(kind: RouteKind, remote: IpAddr) -> Option<IpAddr> {
+    let is_limited = remote == IpAddr::V4(Ipv4Addr::BROADCAST);
+    (kind == RouteKind::Broadcast && is_limited).then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
 /// Generation that is stored beside a cached route entry if `net.quietline.dst_check` is `entry`.
@@ -285,23 +303,24 @@ pub(crate) fn cached_generation(cx: &Cx, generation: u32) -> u32 {
 
 impl Router {
     /// Looks up the route to `remote` for a socket of `core`. `source` is the source address if the
-    /// caller has chosen one.
+    /// caller has chosen one; `flow` is the hash of the four-tuple, if the flow has ports.
     ///
     /// # Errors
     ///
     /// The errors are those of Linux: `ENETUNREACH` without a route and for a broadcast or
     /// multicast address; `EADDRNOTAVAIL` for a source that is not an address of this host, and if
     /// the device has no source address for `remote`; `EINVAL` for a blackhole, for 0.0.0.0/8 and
-    /// for a loopback source on any other device; `EHOSTUNREACH` for an unreachable route;
-    /// `ENOBUFS` if the neighbor table is full.
+    /// for a loopback source on any other device; `EHOSTUNREACH` for an unreachable route, `EACCES`
+    /// for a prohibited one; `ENOBUFS` if the neighbor table is full.
     pub(crate) fn route(
         &self,
         cx: &Cx,
         remote: impl Into<Destination>,
         source: Option<IpAddr>,
+        flow: Option<u32>,
         core: CoreId,
-    ) -> Result<Path, Errno> {
-        self.path_along(cx, &self.hop(cx, remote, source)?, core)
+    ) -> Result<CachedDst, Errno> {
+        self.dst_of_hop(cx, &self.hop(cx, remote, source, flow)?, core)
     }
 
     /// Returns the route entry for a reply from `source` to `remote` that is sent without a socket.
@@ -310,15 +329,16 @@ impl Router {
     /// # Errors
     ///
     /// As [`route`](Self::route).
-    pub(crate) fn reply_path<'s>(
+    pub(crate) fn reply_dst<'s>(
         &'s self,
         cx: &Cx,
         remote: impl Into<Destination>,
         source: Option<IpAddr>,
+        flow: Option<u32>,
         core: CoreId,
         rcu: &'s Section<'_>,
     ) -> Result<DstHandle<'s>, Errno> {
-        self.output_routes.entry(self, cx, &self.hop(cx, remote, source)?, core, rcu)
+        self.output_routes.entry(self, cx, &self.hop(cx, remote, source, flow)?, core, rcu)
     }
 
     /// Returns the source address for a connection to `remote` whose caller has not chosen one. The
@@ -328,7 +348,7 @@ impl Router {
     ///
     /// As [`route`](Self::route), except `ENOBUFS`.
     pub(crate) fn source_end(&self, cx: &Cx, remote: SocketAddr) -> Result<SocketAddr, Errno> {
-        let hop = self.hop(cx, remote, None)?;
+        let hop = self.hop(cx, remote, None, None)?;
         Ok(match hop.source {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => {
                 SocketAddr::V6(SocketAddrV6::new(ip, 0, 0, hop.index.0))
@@ -337,38 +357,40 @@ impl Router {
         })
     }
 
-    /// Returns whether a cached path is still the result of [`Router::route`] (Linux: `dst_check`).
+    /// Returns whether `dst` is still the result of [`Router::route`] (Linux: `dst_check`).
     #[inline]
-    pub(crate) fn is_current(&self, cx: &Cx, path: &Path) -> bool {
-        (path.generation == self.route_generation() || self.is_entry_current(cx, path))
-            && self.exceptions.is_current(path.exception)
-            && cx.now < path.expires
+    pub(crate) fn is_current(&self, cx: &Cx, dst: &CachedDst) -> bool {
+        (dst.generation == self.route_generation() || self.is_entry_current(cx, dst))
+            && self.exceptions.is_current(dst.exception)
+            && cx.now < dst.expires
     }
 
-    /// Returns whether the route entry of a path whose generation is [`CHECK_ENTRY`] has the
+    /// Returns whether the route entry of a `dst` whose generation is [`CHECK_ENTRY`] has the
     /// current generation.
     #[cold]
-    fn is_entry_current(&self, cx: &Cx, path: &Path) -> bool {
-        if path.generation != CHECK_ENTRY {
+    fn is_entry_current(&self, cx: &Cx, dst: &CachedDst) -> bool {
+        if dst.generation != CHECK_ENTRY {
             return false;
         }
         cx.count(Counter::DstCheckEntry, 1);
-        path.dst.tail().generation == self.route_generation()
+        dst.dst.tail().generation == self.route_generation()
     }
 
-    /// Returns whether [`Router::route`] would now return a path with the device, MTU and next hop
-    /// of `path`. If [`is_current`](Self::is_current) returns true, this lookup is not needed.
-    pub(crate) fn would_answer(
+    /// Returns whether [`Router::route`] would now return the device, MTU and next hop of `dst`.
+    /// If [`is_current`](Self::is_current) returns true, this lookup is not needed.
+    pub(crate) fn agrees_with_lookup(
         &self,
         cx: &Cx,
-        path: &Path,
+        dst: &CachedDst,
         remote: impl Into<Destination>,
         source: IpAddr,
+        flow: Option<u32>,
     ) -> bool {
-        self.hop(cx, remote, Some(source)).is_ok_and(|hop| {
-            let next_hop = path.neighbor.as_ref().map(|neighbor| neighbor.ip());
-            hop.index == path.dst.tail().device
-                && hop.mtu == path.mtu
+        self.hop(cx, remote, Some(source), flow).is_ok_and(|hop| {
+            let next_hop = dst.neighbor.as_ref().map(|neighbor| neighbor.ip());
+            hop.index == dst.dst.tail().device
+                && hop.mtu == dst.mtu
+                && hop.metrics == path.metrics
                 && next_hop.is_none_or(|ip| ip == hop.next_hop)
         })
     }
@@ -381,7 +403,7 @@ impl Router {
     }
 
     /// Records a validated report that the network path to `remote` carries packets of at most
-    /// `mtu` bytes. `dst` is the present route entry. Returns whether cached paths became stale.
+    /// `mtu` bytes. `dst` is the present route entry. Returns whether cached entries became stale.
     /// Linux: `ip_rt_update_pmtu`.
     pub(crate) fn learn_path_mtu(&self, remote: IpAddr, dst: &Dst, mtu: u32, cx: &Cx) -> bool {
         let Sysctls { route_min_pmtu, route_mtu_expires, ip6_route_mtu_expires, .. } =
@@ -400,17 +422,18 @@ impl Router {
         cx: &Cx,
         remote: impl Into<Destination>,
         source: Option<IpAddr>,
+        flow: Option<u32>,
     ) -> Result<Hop, Errno> {
         // A connection has one peer, so a group is refused (RFC 9293 §3.9.2.3). Linux:
         // `tcp_v4_connect`.
-        self.hop_by(cx, remote.into(), source, |_, _| Err(Errno::ENETUNREACH))
+        self.hop_by(cx, remote.into(), source, flow, |_, _| Err(Errno::ENETUNREACH))
     }
 
     /// Returns the hop of a datagram, which may also go to a group (a broadcast or multicast
     /// address). A datagram to a group leaves through `device` if given, else through the device of
     /// the broadcast route, else through that of the best unicast route, else through the first
     /// device that has an address. `broadcast` is true if the socket may send to broadcast
-    /// addresses.
+    /// addresses. The source of a limited broadcast from a device without an address is 0.0.0.0.
     ///
     /// # Errors
     ///
@@ -426,7 +449,7 @@ impl Router {
         device: Option<DeviceIndex>,
     ) -> Result<Hop, Errno> {
         let remote = remote.into();
-        self.hop_by(cx, remote, source, |fib, route| {
+        self.hop_by(cx, remote, source, None, |fib, route| {
             if route.kind == RouteKind::Broadcast && !broadcast {
                 return Err(Errno::EACCES);
             }
@@ -447,6 +470,7 @@ impl Router {
         cx: &Cx,
         destination: Destination,
         source: Option<IpAddr>,
+        flow: Option<u32>,
         group: impl FnOnce(&Fib, &Route) -> Result<DeviceIndex, Errno>,
     ) -> Result<Hop, Errno> {
         let remote = destination.ip;
@@ -459,32 +483,32 @@ impl Router {
         if matches!(remote, IpAddr::V4(remote) if remote.octets()[0] == 0) {
             return Err(Errno::EINVAL);
         }
-        // The generation is read before the table. If the routes change in between, the path
-        // carries the old generation and counts as stale. In the other order, an outdated path
+        // The generation is read before the table. If the routes change in between, the entry
+        // carries the old generation and counts as stale. In the other order, an outdated entry
         // could count as current.
         let generation = self.route_generation();
         let reader = cx.reader();
         let rcu = reader.pin();
         let fib = self.fib(&rcu);
-        let route = match destination.device {
-            Some(device) => fib.lookup_on(device, remote),
-            None => fib.lookup(remote),
-        };
-        let route = route.ok_or(Errno::ENETUNREACH)?;
+        let route = destination.lookup_in(fib).ok_or(Errno::ENETUNREACH)?;
+        let next = route.next_hop(|| self.multipath_hash(cx, remote, source, flow));
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
-            RouteKind::Unicast => route.device,
+            RouteKind::Unicast => next.device,
             RouteKind::Broadcast | RouteKind::Multicast => group(fib, &route)?,
             RouteKind::Blackhole => return Err(Errno::EINVAL),
             RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
+            RouteKind::Prohibit => return Err(Errno::EACCES),
         };
-        let next_hop = route.via.unwrap_or(remote);
-        let source = match (source.or(route.prefsrc), route.kind) {
+        let next_hop = next.via.unwrap_or(remote);
+        let source = match (source.or(next.source), route.kind) {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
             // A device has several IPv6 addresses, among which the destination selects
             // (RFC 6724 §5).
-            (None, _) => source_address::select(fib, index, remote).ok_or(Errno::EADDRNOTAVAIL)?,
+            (None, kind) => source_address::select(fib, index, remote)
+                .or_else(|| initial_source(kind, remote))
+                .ok_or(Errno::EADDRNOTAVAIL)?,
         };
         // RFC 1122 §3.2.1.3 (g): a loopback address must not appear outside the host.
         if source.is_loopback() && index != LOOPBACK {
@@ -493,6 +517,8 @@ impl Router {
         let caps_mtu = self.device(index).caps().mtu;
         let mtu = route.mtu.unwrap_or(caps_mtu).min(caps_mtu);
         let (exception, stamp) = self.exceptions.lookup(remote, cx.now, &rcu);
+        // Reports do not change an MTU that the route has locked (Linux: `ip_rt_update_pmtu`).
+        let exception = exception.filter(|_| !route.mtu_locked);
         Ok(Hop {
             index,
             kind: route.kind,
@@ -502,15 +528,34 @@ impl Router {
             receive_mtu: mtu,
             mtu: exception.map_or(mtu, |exception| exception.mtu.min(mtu)),
             dont_fragment: matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3)
-                && !exception.is_some_and(|exception| exception.locked),
+                && !exception.is_some_and(|exception| exception.locked)
+                && !route.mtu_locked,
+            metrics: route.metrics,
             generation,
             exception: stamp,
             expires: exception.map_or(Instant::FAR_FUTURE, |exception| exception.expires),
         })
     }
 
+    /// Returns the hash by which a route with several next hops selects one: of the addresses, or
+    /// of the flow if `fib_multipath_hash_policy` is 1 and the flow has ports. Linux:
+    /// `fib_multipath_hash`.
+    #[cold]
+    fn multipath_hash(
+        &self,
+        cx: &Cx,
+        remote: IpAddr,
+        source: Option<IpAddr>,
+        flow: Option<u32>,
+    ) -> u32 {
+        match flow.filter(|_| cx.sysctls().fib_multipath_hash_policy == 1) {
+            Some(flow) => flow,
+            None => self.exceptions.address_hash(remote, source),
+        }
+    }
+
     /// Second step of `route`: finds or creates the route entry of a hop.
-    pub(crate) fn path_along(&self, cx: &Cx, hop: &Hop, core: CoreId) -> Result<Path, Errno> {
+    pub(crate) fn dst_of_hop(&self, cx: &Cx, hop: &Hop, core: CoreId) -> Result<CachedDst, Errno> {
         let reader = cx.reader();
         let rcu = reader.pin();
         let found = self.output_routes.entry(self, cx, hop, core, &rcu)?;
@@ -522,7 +567,7 @@ impl Router {
         cx.count(Counter::DstGet, 1);
         let Hop { exception, expires, .. } = *hop;
         let generation = cached_generation(cx, hop.generation);
-        Ok(Path { dst, generation, exception, expires })
+        Ok(CachedDst { dst, generation, exception, expires })
     }
 
     /// Creates the route entry of a hop, and the neighbor of the next hop if it does not exist yet.
@@ -562,6 +607,7 @@ impl Router {
             paces: tx.paces(),
             at_once: tx.takes_at_once(),
             dont_fragment: hop.dont_fragment,
+            metrics: hop.metrics,
             keeps_dst,
             device,
         };

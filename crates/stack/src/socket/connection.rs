@@ -28,7 +28,7 @@ use tcp::{FourTuple, IcmpError, SeqNum, Tcb};
 
 use super::{
     demux::{BindFlags, FlowName},
-    listener::source_limit::SourcePlace,
+    listener::source_limit::SourcePermit,
     modes::{prequeue::Prequeue, rx_dst::RxDst},
     wmem::{SendingSocket, StreamTimer, Wmem},
 };
@@ -36,7 +36,7 @@ use crate::{
     base::{armed_timers::ArmedTimers, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
     cx::Cx,
     device::DeviceQueue,
-    route::Path,
+    route::CachedDst,
     socket::core_sockets::TimerEntry,
     socket::net::Net,
     socket::{BusyPoll, Listener, options::SharedSettings},
@@ -159,7 +159,7 @@ const _: () = assert!(offset_of!(Connection, backlog_drops).is_multiple_of(LINE)
 #[derive(Debug)]
 pub(crate) struct StreamState {
     pub(super) tcb: Box<Tcb>,
-    pub(super) dst: Option<Path>,
+    pub(super) dst: Option<CachedDst>,
     /// Time at which TCP Small Queues began to throttle the socket; `None` while it does not.
     throttled_since: Option<Instant>,
     /// Device and queue that transmit the packets of this socket (Linux: `sk_tx_queue_mapping`).
@@ -174,7 +174,7 @@ pub(crate) struct StreamState {
     orphan: bool,
     /// Count of this connection in the listener's limit per source address
     /// (`listener::source_limit`). Dropped when the connection leaves the table.
-    place: Option<Box<SourcePlace>>,
+    permit: Option<Box<SourcePermit>>,
     /// Listener that counts this connection while its handshake has not completed.
     early: Option<Weak<Listener>>,
     /// Whether the handshake will have a result of Fast Open that is recorded for later
@@ -219,7 +219,7 @@ impl Connection {
         cx: &Cx,
         name: &FlowName,
         tcb: Box<Tcb>,
-        dst: Option<Path>,
+        dst: Option<CachedDst>,
         bind: BindFlags,
     ) -> Arc<Self> {
         let (latest, confirmed) = (Instant::ZERO, tcb.snd_una());
@@ -251,7 +251,7 @@ impl Connection {
                 prequeue: Prequeue::default(),
                 hashed: true,
                 orphan: false,
-                place: None,
+                permit: None,
                 early: None,
                 records_fast_open: false,
                 retries_fast_open: false,
@@ -388,15 +388,15 @@ impl Connection {
 
     /// Records the listener that counts this connection until its handshake has completed. Must be
     /// called before `begin`.
-    pub(super) fn set_early(&self, listener: &Arc<Listener>) {
+    pub(super) fn set_early_listener(&self, listener: &Arc<Listener>) {
         self.lock.own().early = Some(Arc::downgrade(listener));
     }
 
     /// Stores the count of this connection in the limit per source address. Must be called before
     /// `begin`.
-    pub(super) fn set_place(&self, place: Option<Box<SourcePlace>>) {
-        if place.is_some() {
-            self.lock.own().place = place;
+    pub(super) fn set_permit(&self, permit: Option<Box<SourcePermit>>) {
+        if permit.is_some() {
+            self.lock.own().permit = permit;
         }
     }
 
@@ -412,7 +412,7 @@ impl Connection {
         let mut state = self.lock.own();
         state.tcb.abort(&mut cx.tcp());
         state.end_early();
-        state.place = None;
+        state.permit = None;
     }
 
     /// Returns whether an armed timer of the connection fires in time for `deadline`. Must be
@@ -466,16 +466,16 @@ impl StreamState {
     /// backwards.
     #[inline]
     pub(super) fn sync_clock(&mut self, cx: &mut Cx) {
-        cx.freshen();
-        cx.not_before(self.latest);
+        cx.refresh_clock();
+        cx.advance_clock_to(self.latest);
         self.latest = cx.now;
     }
 
     /// Ensures that `now` is not earlier than the socket's latest time, without reading the clock.
     /// For calls that need no exact time.
     #[inline]
-    pub(super) fn not_before_latest(&self, cx: &mut Cx) {
-        cx.not_before(self.latest);
+    pub(super) fn advance_clock_to_latest(&self, cx: &mut Cx) {
+        cx.advance_clock_to(self.latest);
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) enum TimerEntry {
     Neighbor(Weak<NeighborEntry>),
     /// Addresses that the host claims (RFC 5227, RFC 4862).
     Claims,
+    /// Fragments of incomplete datagrams, of IPv4 if true, otherwise of IPv6.
+    Fragments(bool),
     /// Reports of multicast groups.
     GroupReports,
     /// Routers, prefixes and addresses that a link has announced (RFC 4862).

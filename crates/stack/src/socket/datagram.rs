@@ -29,8 +29,6 @@
 //! socket lock protects it. Linux verifies a UDP checksum while it copies the data, unless the
 //! socket has a filter; this stack verifies every checksum on arrival, so that a corrupt datagram
 //! never makes a socket readable.
-//!
-//! Not here: fragments. A datagram larger than the path MTU is refused with `EMSGSIZE`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -61,7 +59,7 @@ use crate::{
         udp_memory::UdpMemory,
     },
     cx::Cx,
-    route::Path,
+    route::CachedDst,
     socket::net::Net,
     transmit::dst::DstHandle,
 };
@@ -172,7 +170,7 @@ struct DatagramState {
     errors: Vec<QueuedError>,
     /// Route entry (dst) of the last destination, if the destination was used twice in a row or the
     /// socket is connected.
-    path: Option<CachedPath>,
+    dst: Option<DatagramDst>,
     /// Lookup of the last destination for which no valid route entry was cached.
     last_lookup: Option<Lookup>,
     /// IPv4 identification of the next datagram while the socket is connected (Linux: `inet_id`).
@@ -191,9 +189,9 @@ struct DatagramState {
 
 /// Route entry (dst), with the lookup that has found it.
 #[derive(Debug)]
-struct CachedPath {
+struct DatagramDst {
     lookup: Lookup,
-    path: Path,
+    dst: CachedDst,
 }
 
 /// Returns the charges when the socket is dropped.
@@ -220,7 +218,7 @@ impl DatagramSocket {
         let rcvbuf = kept.tcp.rcvbuf.unwrap_or(sysctls.rmem_default);
         let sndbuf = kept.tcp.sndbuf.unwrap_or(sysctls.wmem_default);
         let settings = SharedSettings::new(kept.bind_flags(local, sysctls));
-        settings.follow(&kept);
+        settings.copy_from(&kept);
         Arc::new_cyclic(|this| Self {
             kind,
             family,
@@ -250,7 +248,7 @@ impl DatagramSocket {
                 memory: Arc::clone(net.udp_memory()),
                 error: None,
                 errors: Vec::new(),
-                path: None,
+                dst: None,
                 last_lookup: None,
                 ip_id: 0,
                 newly_ready: NewlyReady::default(),
@@ -299,8 +297,8 @@ impl DatagramSocket {
     }
 
     /// Synchronizes a waiting thread with the owner, as for a connection
-    /// ([`Connection::pass_as_waiter`](super::Connection::pass_as_waiter)).
-    pub fn pass_as_waiter(&self) {
+    /// ([`Connection::sync_with_owner`](super::Connection::sync_with_owner)).
+    pub fn sync_with_owner(&self) {
         self.lock.pass();
     }
 

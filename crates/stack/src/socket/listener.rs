@@ -285,7 +285,7 @@ impl Listener {
         self.backlog.load(Ordering::Relaxed)
     }
 
-    pub(super) const fn early(&self) -> &AtomicUsize {
+    pub(super) const fn early_count(&self) -> &AtomicUsize {
         &self.early
     }
 

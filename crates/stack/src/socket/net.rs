@@ -9,7 +9,7 @@
 use std::{
     ops::Deref,
     sync::{
-        Arc, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -50,11 +50,13 @@ use crate::{
 use autoconf::Autoconf;
 pub use claims::ClaimState;
 use claims::Claims;
+use fragments::FragmentTable;
 use group_reports::GroupReports;
 pub(crate) use icmp_limiter::{IcmpLimiter, IcmpLimits};
 
 pub(crate) mod autoconf;
 pub(crate) mod claims;
+pub mod fragments;
 pub(crate) mod group_reports;
 mod icmp_limiter;
 
@@ -92,6 +94,9 @@ pub struct Net {
     pub(crate) down: Shutdown,
     /// Addresses that are probed, announced and defended.
     pub(crate) claims: Claims,
+    /// Fragments of incomplete IPv4 and IPv6 datagrams. Locked for one fragment, or for one timer.
+    pub(crate) fragments_v4: Mutex<FragmentTable>,
+    pub(crate) fragments_v6: Mutex<FragmentTable>,
     /// Routers, prefixes and addresses that the links have announced.
     pub(crate) autoconf: Autoconf,
     /// Devices on which segments with unfinished checksums have arrived, one bit for each; each is
@@ -184,7 +189,7 @@ impl Net {
     /// settings and the memory pressure require. Returns the position of the next connections,
     /// `None` after the last.
     #[cold]
-    pub(crate) fn relieve_streams(&self, cx: &mut Cx, from: Place) -> Option<Place> {
+    pub(crate) fn reclaim_stream_memory(&self, cx: &mut Cx, from: Place) -> Option<Place> {
         let mut streams = Vec::with_capacity(TRIM_PIECE);
         let reader = cx.reader();
         let visit = |entry: &Entry| {
@@ -194,7 +199,7 @@ impl Net {
         };
         let rest = self.demux.for_each_established_from(&reader.pin(), from, TRIM_PIECE, visit);
         for socket in streams {
-            socket.relieve(self, cx);
+            socket.reclaim_memory(self, cx);
         }
         rest
     }
@@ -265,6 +270,12 @@ impl Net {
         &self.ip_ids
     }
 
+    /// Returns the fragments of incomplete datagrams of one IP version, locked.
+    pub(crate) fn fragments<const V4: bool>(&self) -> MutexGuard<'_, FragmentTable> {
+        let table = if V4 { &self.fragments_v4 } else { &self.fragments_v6 };
+        table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the state that the sockets of a core share.
     pub(crate) fn core_sockets(&self, id: CoreId) -> &Arc<CoreSockets> {
         &self.core_sockets[usize::from(id.0)]
@@ -294,6 +305,7 @@ impl Net {
                 gso_bytes_max: dst.gso_max_bytes,
                 flow_hash: name.hash,
                 sums_payload: dst.sums_payload,
+                metrics: dst.metrics,
             },
             options: SocketOptions::default(),
             ts_recent: None,
@@ -330,12 +342,12 @@ impl Net {
     pub(crate) fn orphan_admit(&self, limit: u32) -> bool {
         let admitted = self.orphans.fetch_add(1, Ordering::Relaxed) < limit as usize;
         if !admitted {
-            self.orphan_gone();
+            self.orphan_release();
         }
         admitted
     }
 
-    pub(crate) fn orphan_gone(&self) {
+    pub(crate) fn orphan_release(&self) {
         self.orphans.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -348,7 +360,7 @@ impl Net {
 
     /// Updates the state of memory pressure from the amount of packet memory in use.
     #[cold]
-    pub(crate) fn look_at_packet_memory(&self, cx: &Cx) {
+    pub(crate) fn check_packet_memory(&self, cx: &Cx) {
         let (used, max) = (self.packets.used_bytes(), self.packets.max_bytes());
         self.tcp_memory().note_packets(used, max, &cx.counters().tcp, cx.now);
     }

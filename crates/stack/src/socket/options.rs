@@ -19,6 +19,7 @@
 //! Not here: the effect of an option (the setters of `tcp::Tcb`, `socket`).
 
 use core::time::Duration;
+use std::net::SocketAddr;
 
 mod check;
 mod memory_info;
@@ -112,6 +113,13 @@ pub enum Access {
     Write,
     /// Both.
     Both,
+}
+
+/// Returns the value of `SO_DOMAIN` of a socket whose local address is shown as `local`. A socket
+/// for both IP versions shows IPv6 addresses only.
+#[must_use]
+pub const fn domain_of(local: SocketAddr) -> OptionValue {
+    OptionValue::Int(if local.is_ipv4() { AF_INET } else { AF_INET6 })
 }
 
 /// States of a socket that differ in the options they allow.

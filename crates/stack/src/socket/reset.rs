@@ -35,7 +35,9 @@ impl Net {
         }
         let reader = cx.reader();
         let rcu = reader.pin();
-        match self.reply_path(cx, tuple.remote, Some(tuple.local.ip()), core, &rcu) {
+        let (remote, local) = (tuple.remote, Some(tuple.local.ip()));
+        let flow = Some(self.demux().hash(tuple));
+        match self.reply_dst(cx, remote, local, flow, core, &rcu) {
             Ok(dst) => output(cx, dst, tuple, core),
             Err(_) => discard_unroutable(cx, tuple),
         }

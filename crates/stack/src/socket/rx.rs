@@ -89,7 +89,7 @@ impl<'a, 's> Rx<'a, 's> {
 
     /// Makes `socket` the current connection. If another connection was current, flushes it first
     /// ([`flush`](Self::flush)).
-    pub(crate) fn follow(&mut self, socket: &'s Connection) {
+    pub(crate) fn switch_to(&mut self, socket: &'s Connection) {
         if self.flow.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
             return;
         }
@@ -129,7 +129,9 @@ impl<'a, 's> Rx<'a, 's> {
     /// Delivers the collected datagrams. Sends the output of the current connection and wakes its
     /// waiting threads, unless this was done with its last packet.
     pub(crate) fn flush(&mut self) {
-        self.deliver_datagrams();
+        if self.datagrams.socket.is_some() {
+            self.deliver_datagrams();
+        }
         if let Some(socket) = self.flow.socket.take()
             && !core::mem::take(&mut self.flow.flushed)
         {

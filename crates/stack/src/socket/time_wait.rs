@@ -143,7 +143,7 @@ impl TimeWaitSocket {
 
     /// Replaces this socket by `entry` in the table. Returns false, without a change, if the wait
     /// has ended meanwhile.
-    pub(super) fn give_way(&self, net: &Net, cx: &Cx, entry: Entry) -> bool {
+    pub(super) fn replace_with(&self, net: &Net, cx: &Cx, entry: Entry) -> bool {
         let replaced = net.demux().replace_if(self.name.hash, self.name.tuple, entry, |present| {
             matches!(present, Entry::TimeWait(present) if std::ptr::eq(&raw const **present, self))
                 && !self.done.swap(true, Ordering::SeqCst)

@@ -114,6 +114,23 @@ host_rows! {
     /// and packets of the path leave without DF. Raise it if no path of the network is that narrow:
     /// it bounds the harm of forged reports.
     route_min_pmtu: u32 = 552, Number 68..=65_535, Tune, "net.ipv4.route.min_pmtu";
+    /// Selection among the next hops of a route that has several. 0: by the addresses of a packet,
+    /// so that all flows between two hosts take one path. 1: by the addresses and ports of a
+    /// connection; datagrams still by their addresses. Set 1 if few pairs of hosts have many
+    /// connections.
+    fib_multipath_hash_policy: u8 = 0, Number 0..=1, Operate, "net.ipv4.fib_multipath_hash_policy";
+    /// Memory of all fragments of incomplete datagrams, in bytes. Beyond it, the source whose
+    /// fragments have most of it loses its oldest datagram. 0: fragments are dropped. Raise it if
+    /// many peers send fragments at the same time.
+    ipfrag_high_thresh: u32 = 4 << 20, Number 0..=INT_MAX, Operate, "net.ipv4.ipfrag_high_thresh";
+    /// Time after which an incomplete datagram is dropped, in seconds. Its sender gets an ICMP
+    /// error if the first fragment has arrived. Lower it where fragments are lost often, so that
+    /// their memory is free sooner.
+    ipfrag_time: Duration = Duration::from_secs(30), Seconds 1..=INT_MAX, Operate, "net.ipv4.ipfrag_time";
+    /// Largest number of fragments of one source that may arrive between two fragments of one of
+    /// its datagrams. Beyond it, the identification counts as reused, and the earlier fragments are
+    /// dropped. 0: no limit. Raise it if the network reorders packets far.
+    ipfrag_max_dist: u32 = 64, Number 0..=INT_MAX, Tune, "net.ipv4.ipfrag_max_dist";
     /// Hop limit of sent IPv6 packets, in hops. Raise it if destinations are more than 64 routers
     /// away; a socket overrides it with `IP_TTL`.
     ip6_hop_limit: u8 = 64, Number 1..=255, Operate, "net.ipv6.conf.all.hop_limit";
@@ -121,6 +138,12 @@ host_rows! {
     /// so that routers spread connections over equal paths. 0: no label. Set 0 if a router on the
     /// path uses labels for another purpose.
     ip6_auto_flowlabels: bool = true, Switch 0..=1, Operate, "net.ipv6.auto_flowlabels";
+    /// Memory of all IPv6 fragments of incomplete datagrams, in bytes, as
+    /// `net.ipv4.ipfrag_high_thresh`. Raise it if many peers send fragments at the same time.
+    ip6frag_high_thresh: u32 = 4 << 20, Number 0..=INT_MAX, Operate, "net.ipv6.ip6frag_high_thresh";
+    /// Time after which an incomplete IPv6 datagram is dropped, in seconds (RFC 8200 §4.5), as
+    /// `net.ipv4.ipfrag_time`. Lower it where fragments are lost often.
+    ip6frag_time: Duration = Duration::from_secs(60), Seconds 1..=INT_MAX, Operate, "net.ipv6.ip6frag_time";
     /// Time after which a path MTU from an ICMPv6 report expires, in seconds (RFC 8201 §4). Lower
     /// it if paths change often.
     ip6_route_mtu_expires: Duration = Duration::from_secs(600), Seconds 1..=INT_MAX, Tune, "net.ipv6.route.mtu_expires";

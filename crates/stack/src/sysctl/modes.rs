@@ -225,6 +225,14 @@ pub struct NeighborConfig {
     /// `unres_qlen_bytes`: maximum memory of these packets, the sum of their `truesize`; one packet
     /// always fits.
     pub unres_qlen_bytes: u32,
+    /// `gc_interval`: time between two collections of entries that are not used.
+    pub gc_interval: Duration,
+    /// `gc_stale_time`: time without use after which such a collection removes an entry.
+    pub gc_stale_time: Duration,
+    /// `gc_thresh1`: number of entries below which none is removed because of its age.
+    pub gc_thresh1: u32,
+    /// `gc_thresh2`: number of entries that the table may have for more than five seconds.
+    pub gc_thresh2: u32,
     /// `gc_thresh3`: number of entries in a table above which unused ones are removed. A table has
     /// at most eight times as many.
     pub gc_thresh3: u32,
@@ -240,6 +248,10 @@ impl Default for NeighborConfig {
             mcast_solicit: 3,
             unres_qlen: 101,
             unres_qlen_bytes: 212_992,
+            gc_interval: Duration::from_secs(30),
+            gc_stale_time: Duration::from_secs(60),
+            gc_thresh1: 128,
+            gc_thresh2: 512,
             gc_thresh3: 1024,
         }
     }

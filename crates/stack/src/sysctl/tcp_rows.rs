@@ -294,6 +294,21 @@ part_rows! {
     /// Largest memory of the packets that wait for the link address of one neighbor, in bytes; one
     /// packet always fits. Raise it together with `unres_qlen`.
     "net.ipv4.neigh.default.unres_qlen_bytes", neigh.unres_qlen_bytes, Number 0..=INT_MAX, Tune;
+    /// Time between two collections of neighbor entries that have not been used for
+    /// `gc_stale_time`, in seconds. A collection takes place when an entry is added, because an
+    /// idle host has no use for the memory. Lower it, and `gc_stale_time`, on links with many
+    /// stations that stay for a short time.
+    "net.ipv4.neigh.default.gc_interval", neigh.gc_interval, Seconds 1..=INT_MAX, Tune;
+    /// Time without use after which a collection removes a neighbor entry, in seconds. Lower it
+    /// together with `gc_interval`.
+    "net.ipv4.neigh.default.gc_stale_time", neigh.gc_stale_time, Seconds 0..=INT_MAX, Tune;
+    /// Number of neighbor entries below which none is removed because of its age. Raise it on links
+    /// with more stations than that, so that their link addresses stay known.
+    "net.ipv4.neigh.default.gc_thresh1", neigh.gc_thresh1, Number 0..=INT_MAX, Tune;
+    /// Number of neighbor entries above which a new entry causes the removal of unused ones, at
+    /// most once in five seconds; those that have just changed stay. Raise it together with
+    /// `gc_thresh3`.
+    "net.ipv4.neigh.default.gc_thresh2", neigh.gc_thresh2, Number 1..=INT_MAX, Tune;
     /// Number of neighbor entries per table above which unused ones are removed; beyond eight times
     /// that number new neighbors are refused. Raise it on links with more stations than that.
     "net.ipv4.neigh.default.gc_thresh3", neigh.gc_thresh3, Number 1..=INT_MAX, Operate;

@@ -9,7 +9,7 @@
 //! An entry never changes. It is valid while its generation equals that of the host's routes
 //! (`rt_genid`). A change of routes starts a new generation, and a holder of an older entry repeats
 //! the lookup. Properties of a single destination, such as a reported path MTU, are in the socket's
-//! `Path`, not in the entry.
+//! `CachedDst`, not in the entry.
 //!
 //! An entry has four parts, grouped by how often they are read. Their offsets in the layouts of
 //! `net.quietline.dst_layout` are:
@@ -41,6 +41,7 @@ use std::{
 
 use pkt::Instant;
 use sync::counted::{Layout, Offsets, Parts};
+use tcp::PathMetrics;
 
 use super::{neighbor::table::NeighborEntry, tx_queue::DeviceTx};
 use crate::{
@@ -60,7 +61,7 @@ impl From<DstLayout> for Layout {
 }
 
 /// Generation of the routes of a host (Linux: `rt_genid`). Every change of routes increments it,
-/// and a route entry or cached `Path` with another generation is looked up again. The increment,
+/// and a route entry or `CachedDst` with another generation is looked up again. The increment,
 /// after the change, is a Release; a reader loads the generation with Acquire before it reads the
 /// tables.
 #[derive(Debug, Default)]
@@ -154,6 +155,8 @@ pub struct Dst {
     /// True for loopback, where a packet is sent and received by the same entry: the packet may
     /// then keep its entry from the sender to the receiver.
     pub(crate) keeps_dst: bool,
+    /// Metrics of the route that concern TCP.
+    pub(crate) metrics: PathMetrics,
 }
 
 /// Part with the other fields that Linux reads for every packet. In the packed layout, they share a
@@ -308,13 +311,16 @@ pub enum RouteKind {
     Multicast,
     /// Drop silently.
     Blackhole,
-    /// Drop and report the error to the sender.
+    /// Drop and report an unreachable host to the sender.
     Unreachable,
+    /// Drop and report to the sender that it may not send there.
+    Prohibit,
 }
 
 impl RouteKind {
     /// Returns the keyword that `ip route` prints in front of the prefix; empty for unicast.
-    pub(crate) const fn word(self) -> &'static str {
+    #[must_use]
+    pub const fn word(self) -> &'static str {
         match self {
             Self::Local => "local ",
             Self::Unicast => "",
@@ -322,6 +328,7 @@ impl RouteKind {
             Self::Multicast => "multicast ",
             Self::Blackhole => "blackhole ",
             Self::Unreachable => "unreachable ",
+            Self::Prohibit => "prohibit ",
         }
     }
 }

@@ -4,13 +4,15 @@
 //! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every packet (RFC 1191 §3), unless
 //! path MTU discovery is disabled or a report has shown a path MTU below the minimum. Superframes
 //! (packets of several segments) and checksums that the device does not support are processed later
-//! (`tx_queue`).
+//! (`tx_queue`). A packet that is longer than the MTU is sent in fragments (`fragment`), unless it
+//! has DF.
 
 use pkt::{DropReason, Packet, PacketList, TxChecksum};
 use tcp::FourTuple;
 
 use super::{
     dst::{Dst, DstHandle},
+    fragment::fragment,
     link_output::{self, LinkAddresses},
     packet_dst::{PacketDst, leave_rcu},
     qdisc::NetXmit,
@@ -157,33 +159,45 @@ pub(crate) fn output_as(
 pub(crate) fn add_headers(
     cx: &mut Cx,
     dst: DstHandle<'_>,
+    sender: Sender<'_>,
+    frame: Option<LinkAddresses>,
+    list: &mut PacketList,
+) {
+    if sender.tuple.is_ipv4() {
+        add_headers_of::<true>(cx, dst, sender, frame, list);
+    } else {
+        add_headers_of::<false>(cx, dst, sender, frame, list);
+    }
+}
+
+/// [`add_headers`] of one IP version.
+#[inline]
+fn add_headers_of<const V4: bool>(
+    cx: &mut Cx,
+    dst: DstHandle<'_>,
     mut sender: Sender<'_>,
     frame: Option<LinkAddresses>,
     list: &mut PacketList,
 ) {
-    let mut added = PacketList::new();
-    let v4 = sender.tuple.is_ipv4();
+    // Linux: `skb_dst_force` for a device without `IFF_XMIT_DST_RELEASE`, which loopback is.
+    let keeps_dst = dst.keeps_dst && cx.sysctls().dst_ref.counts_packets();
+    let before = list.len();
     let mut bytes = 0;
     while let Some(mut segment) = cx.out.pop_front() {
-        let len = if v4 {
-            push_headers::<true>(cx, &dst, &mut sender, frame, &mut segment)
-        } else {
-            push_headers::<false>(cx, &dst, &mut sender, frame, &mut segment)
-        };
+        let len = push_headers::<V4>(cx, &dst, &mut sender, frame, &mut segment);
         bytes += len as u64;
         if segment.meta().gso.segs > 1 && len <= dst.tso_max_bytes as usize {
             cx.count(Counter::DeviceTxSuperframes, 1);
         }
-        added.push_back(segment);
+        if keeps_dst {
+            leave_rcu(&mut segment, PacketDst::Noref(dst), false).count(cx);
+        }
+        list.push_back(segment);
     }
-    let count = added.len() as u64;
-    cx.count(Counter::IpOutRequests.of_version(v4), count);
-    cx.count(Counter::IpExtOutOctets.of_version(v4), bytes);
-    if dst.keeps_dst && cx.sysctls().dst_ref.counts_packets() {
-        hold(cx, dst, &mut added);
-    }
-    cx.count(Counter::IpOutTransmits.of_version(v4), count);
-    list.append(&mut added);
+    let count = (list.len() - before) as u64;
+    cx.count(Counter::IpOutRequests.of::<V4>(), count);
+    cx.count(Counter::IpExtOutOctets.of::<V4>(), bytes);
+    cx.count(Counter::IpOutTransmits.of::<V4>(), count);
 }
 
 /// Passes packets on that have their headers: to the device if `frame` has given them a link
@@ -202,30 +216,51 @@ pub(crate) fn pass_on(
     }
 }
 
-/// Gives every packet a reference to its route entry, which the packet keeps until it is received
-/// over loopback (Linux: `skb_dst_force` for a device without `IFF_XMIT_DST_RELEASE`).
-fn hold(cx: &Cx, dst: DstHandle<'_>, list: &mut PacketList) {
-    let mut packets = core::mem::take(list);
-    while let Some(mut packet) = packets.pop_front() {
-        leave_rcu(&mut packet, PacketDst::Noref(dst), false).count(cx);
-        list.push_back(packet);
+/// Sends one complete IP packet, such as an ICMP message, by the route entry `dst`. A packet that
+/// is longer than the MTU is sent in fragments, or dropped if it has DF. Linux: `ip_finish_output`.
+pub(crate) fn send(cx: &mut Cx, dst: &Dst, packet: Packet) {
+    let mut list = PacketList::new();
+    cut(cx, dst, packet, &mut list);
+    let _ = link_output::output(cx, dst, QueueId(0), &mut list);
+}
+
+/// Prepends the IP header to the datagrams in `cx.out`, some of which are longer than the MTU, and
+/// moves them to `list`, as fragments if necessary. The caller clears DF (`fields.mtu_discover`).
+pub(crate) fn add_headers_and_cut(
+    cx: &mut Cx,
+    dst: &Dst,
+    mut sender: Sender<'_>,
+    list: &mut PacketList,
+) {
+    let v4 = sender.tuple.is_ipv4();
+    while let Some(mut datagram) = cx.out.pop_front() {
+        if v4 {
+            push_headers::<true>(cx, dst, &mut sender, None, &mut datagram);
+        } else {
+            push_headers::<false>(cx, dst, &mut sender, None, &mut datagram);
+        }
+        cut(cx, dst, datagram, list);
     }
 }
 
-/// Sends one complete IP packet, such as an ICMP message, by the route entry `dst`. A packet that
-/// is longer than the MTU is dropped, not fragmented.
-pub(crate) fn send(cx: &mut Cx, dst: &Dst, packet: Packet) {
+/// Moves a complete IP packet to `list`, as fragments if it is longer than the MTU, and counts it.
+fn cut(cx: &mut Cx, dst: &Dst, packet: Packet, list: &mut PacketList) {
     let v4 = packet.meta().protocol == ETHER_TYPE_IPV4;
     cx.count(Counter::IpOutRequests.of_version(v4), 1);
+    let (mut bytes, mut count) = (packet.len(), 1);
     if packet.len() > dst.mtu as usize {
-        cx.count(Counter::IpFragFails.of_version(v4), 1);
-        return cx.drop_packet(DropReason::PacketTooBig, packet);
+        match fragment(cx, packet, dst.mtu) {
+            Ok(mut fragments) => {
+                (bytes, count) = (fragments.bytes(), fragments.len());
+                list.append(&mut fragments);
+            }
+            Err((reason, packet)) => return cx.drop_packet(reason, packet),
+        }
+    } else {
+        list.push_back(packet);
     }
-    cx.count(Counter::IpExtOutOctets.of_version(v4), packet.len() as u64);
-    cx.count(Counter::IpOutTransmits.of_version(v4), 1);
-    let mut list = PacketList::new();
-    list.push_back(packet);
-    let _ = link_output::output(cx, dst, QueueId(0), &mut list);
+    cx.count(Counter::IpExtOutOctets.of_version(v4), bytes as u64);
+    cx.count(Counter::IpOutTransmits.of_version(v4), count as u64);
 }
 
 /// Prepends the IP header and, if the link addresses are known, the link header. Returns the length
@@ -256,8 +291,8 @@ fn push_headers<const V4: bool>(
         payload_len,
     };
     debug_assert!(
-        header.total_len() <= GSO_BYTES_MAX as usize || segments > 1,
-        "an IP packet above 65,535 bytes must be a superframe"
+        payload_len <= GSO_BYTES_MAX || segments > 1,
+        "a payload above 65,535 bytes must be that of a superframe"
     );
     let ether_type = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
     match frame {
@@ -318,8 +353,8 @@ const fn low_bits(number: u32) -> u16 {
 fn dont_fragment(cx: &Cx, dst: &Dst, fields: IpFields) -> bool {
     // `dst.dont_fragment` is false if the path MTU is below the minimum, or if path MTU discovery
     // is disabled on the host. Only the former counts as `locked`.
-    let locked = !dst.dont_fragment && matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3);
-    fields.mtu_discover.map_or(dst.dont_fragment, |discover| discover.dont_fragment(locked))
+    let locked = || !dst.dont_fragment && matches!(cx.sysctls().ip_no_pmtu_disc, 0 | 3);
+    fields.mtu_discover.map_or(dst.dont_fragment, |discover| discover.dont_fragment(locked()))
 }
 
 /// Converts the length of a header.

@@ -383,6 +383,17 @@ impl Neighbor {
         self.queue.is_empty() && !matches!(self.state, NudState::Permanent)
     }
 
+    /// Whether the neighbor has failed, or was neither used nor confirmed for `time`.
+    fn is_old(&self, now: Instant, time: Duration) -> bool {
+        let used = self.confirmed.map_or(self.used, |at| at.max(self.used));
+        self.state == NudState::Failed || now.saturating_duration_since(used) >= time
+    }
+
+    /// Whether the neighbor has failed, or has not changed for `time`.
+    fn is_settled(&self, now: Instant, time: Duration) -> bool {
+        self.state == NudState::Failed || now.saturating_duration_since(self.updated) >= time
+    }
+
     fn enter(&mut self, state: NudState, now: Instant) {
         if self.state != state {
             self.state = state;

@@ -110,7 +110,8 @@ impl Left {
 /// function.** If `socket_holds_dst`, drops the packet's entry. Otherwise takes a reference, which
 /// stays with the packet until [`PacketDst::taken_from`].
 ///
-/// `socket_holds_dst` is the result of `RxDst::serves`, which also considers `rx_dst_mode`.
+/// `socket_holds_dst` is the result of `RxDst::replaces_packet_dst`, which also considers
+/// `rx_dst_mode`.
 pub(crate) fn leave_rcu(packet: &mut Packet, dst: PacketDst<'_>, socket_holds_dst: bool) -> Left {
     match dst {
         PacketDst::None => Left::Nothing,

@@ -18,10 +18,10 @@ mod codel;
 mod fq;
 mod fq_codel;
 mod pfifo_fast;
+mod round_robin;
 mod tbf;
 #[cfg(test)]
 mod testing;
-mod turns;
 
 pub use fq::Fq;
 pub use fq_codel::FqCodel;

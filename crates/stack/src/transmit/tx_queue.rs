@@ -51,7 +51,7 @@ use state::{Next, TxState};
 pub use stats::TxQueueStats;
 
 mod delay;
-mod offload;
+pub(super) mod offload;
 mod state;
 mod stats;
 
@@ -192,7 +192,7 @@ impl DeviceTx {
             return QueueId(0);
         }
         if self.mapped.load(Ordering::Relaxed)
-            && let Some(queue) = self.mapped_queue(cx, cx.place().unwrap_or(core), hash)
+            && let Some(queue) = self.mapped_queue(cx, cx.current_core().unwrap_or(core), hash)
         {
             return queue;
         }
@@ -241,7 +241,7 @@ impl DeviceTx {
             queue.queued.store(true, Ordering::Relaxed);
         }
         if let Some(mut guard) = queue.state.own_if_idle() {
-            guard.follow(self, cx);
+            guard.apply_settings(self, cx);
             guard.take_incoming(self, queue, cx);
             let sent = guard.send(self, cx, list);
             self.run(cx, queue, guard);
@@ -327,7 +327,7 @@ impl DeviceTx {
         loop {
             // From here on the owner handles the queue, so the queue's core need not wake for it.
             queue.wake_ns.store(u64::MAX, Ordering::Relaxed);
-            let next = self.serve(cx, queue, &mut guard, &mut quota);
+            let next = self.run_pass(cx, queue, &mut guard, &mut quota);
             if next == Next::More {
                 drop(guard);
                 // The wake comes after the release, so that the woken core finds the queue without
@@ -350,8 +350,14 @@ impl DeviceTx {
     }
 
     /// Performs one pass of the owner and returns the event to wait for. Linux: `__qdisc_run`.
-    fn serve(&self, cx: &mut Cx, queue: &TxQueue, state: &mut TxState, quota: &mut usize) -> Next {
-        state.follow(self, cx);
+    fn run_pass(
+        &self,
+        cx: &mut Cx,
+        queue: &TxQueue,
+        state: &mut TxState,
+        quota: &mut usize,
+    ) -> Next {
+        state.apply_settings(self, cx);
         state.take_completed(queue, cx);
         state.take_incoming(self, queue, cx);
         if let Some(at) = state.stopped_until.filter(|at| *at > cx.now) {

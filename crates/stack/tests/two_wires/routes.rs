@@ -3,9 +3,15 @@
 use std::time::Duration;
 
 use stack::{
-    Errno, base::ids::DeviceIndex, device::WireConfig, host::Host, route::fib::RouteSpec,
-    socket::Connection, transmit::dst::RouteKind,
+    Errno,
+    base::ids::DeviceIndex,
+    device::WireConfig,
+    host::Host,
+    route::fib::{HopSpec, RouteSpec},
+    socket::Connection,
+    transmit::dst::RouteKind,
 };
+use tcp::{Algorithm, PathMetrics};
 
 use super::net::{Net, via};
 
@@ -100,7 +106,7 @@ fn a_connection_without_a_route_waits_for_one() {
 
 #[test]
 fn blackhole_and_unreachable_routes_apply_to_established_connections() {
-    for kind in [RouteKind::Blackhole, RouteKind::Unreachable] {
+    for kind in [RouteKind::Blackhole, RouteKind::Unreachable, RouteKind::Prohibit] {
         let mut net = net();
         let (client, server) = net.connect(SERVER);
         let spec = RouteSpec::of("192.0.2.9/32".parse().expect("a prefix"), kind);
@@ -111,6 +117,131 @@ fn blackhole_and_unreachable_routes_apply_to_established_connections() {
         net.pass(Duration::from_secs(3));
         assert_eq!(net.received(&server), Ok(4), "{kind:?}");
     }
+}
+
+#[test]
+fn a_connection_to_a_dropping_route_fails_with_the_error_of_its_type() {
+    let mut net = net();
+    for (kind, error) in [
+        (RouteKind::Blackhole, Errno::EINVAL),
+        (RouteKind::Unreachable, Errno::EHOSTUNREACH),
+        (RouteKind::Prohibit, Errno::EACCES),
+    ] {
+        let spec = RouteSpec::of("192.0.2.9/32".parse().expect("a prefix"), kind);
+        net.client.replace_route(&spec).expect("a route");
+        let at = SERVER.parse().expect("an address");
+        let refused = Connection::connect(&net.client, &mut net.cx, None, at);
+        assert_eq!(refused.err(), Some(error), "{kind:?}");
+    }
+}
+
+/// Returns a route over both wires.
+fn over_both() -> RouteSpec {
+    let hop = |via: &str, weight| HopSpec {
+        via: Some(via.parse().expect("an address")),
+        device: None,
+        weight,
+    };
+    RouteSpec { via: None, hops: vec![hop("10.0.0.2", 1), hop("10.1.0.2", 1)], ..via("10.0.0.2") }
+}
+
+/// Settings that make the wires count packets.
+const COUNTED: [(&str, &str); 2] = [
+    ("net.quietline.dev.red0.qdisc", "pfifo_fast"),
+    ("net.quietline.dev.blue0.qdisc", "pfifo_fast"),
+];
+
+/// Returns the numbers of packets that the client has sent by each wire.
+fn sent(net: &mut Net) -> [u64; 2] {
+    let rows = net.client.tx_queue_stats(&mut net.cx);
+    ["red", "blue"].map(|wire| {
+        let its = rows.iter().filter(|row| row.device.starts_with(wire));
+        its.map(|row| row.stats.packets).sum()
+    })
+}
+
+#[test]
+fn connections_of_two_hosts_are_spread_over_the_next_hops_by_their_ports() {
+    let policy = ("net.ipv4.fib_multipath_hash_policy", "1");
+    let settings = [COUNTED[0], COUNTED[1], policy];
+    let mut net = Net::new(&WireConfig::default(), &settings, vec![over_both()]);
+    let mut by = [0, 0];
+    for _ in 0..32 {
+        let before = sent(&mut net);
+        let (client, server) = net.connect(SERVER);
+        net.send(&client, &[1; 3000]);
+        assert_eq!(net.received(&server), Ok(3000));
+        let after = sent(&mut net);
+        let more = [0, 1].map(|wire| after[wire] - before[wire]);
+        // The ARP request of the first connection is a packet, too.
+        let few = more.into_iter().min();
+        assert!(few <= Some(1), "all packets of a connection leave by one wire: {more:?}");
+        by[usize::from(more[0] < more[1])] += 1;
+    }
+    assert!(by[0] >= 6 && by[1] >= 6, "{by:?}");
+}
+
+#[test]
+fn connections_of_two_hosts_share_a_next_hop_without_the_setting() {
+    let mut net = Net::new(&WireConfig::default(), &COUNTED, vec![over_both()]);
+    let _first = net.connect("192.0.2.9:81");
+    let used = sent(&mut net).map(|packets| packets > 1);
+    for port in 82..98 {
+        let _more = net.connect(&format!("192.0.2.9:{port}"));
+    }
+    assert_eq!(sent(&mut net).map(|packets| packets > 1), used);
+}
+
+#[test]
+fn a_connection_leaves_a_dead_next_hop_and_loses_nothing() {
+    let mut net = Net::new(&WireConfig::default(), &COUNTED, vec![over_both()]);
+    let (client, server) = net.connect(SERVER);
+    let used = if sent(&mut net)[0] > 1 { 1 } else { 2 };
+    net.client.set_device_up(&mut net.cx, DeviceIndex(used), false).expect("a device");
+    let before = sent(&mut net);
+    net.send(&client, &[3; 5000]);
+    net.pass(Duration::from_secs(3));
+    assert_eq!(net.received(&server), Ok(5000));
+    let other = 2 - used as usize;
+    let after = sent(&mut net);
+    assert!(after[other] > before[other] + 3, "{before:?} {after:?}");
+}
+
+#[test]
+fn metrics_of_a_route_apply_to_connections_in_both_roles() {
+    let metrics = PathMetrics {
+        initcwnd: 4,
+        advmss: 900,
+        congctl: Some(Algorithm::Reno),
+        ..PathMetrics::default()
+    };
+    let spec = RouteSpec { metrics, ..via("10.0.0.2") };
+    let mut net = Net::new(&WireConfig::default(), &[], vec![spec]);
+    let (client, server) = net.connect(SERVER);
+    let of = |net: &mut Net, socket: &Connection, is_client: bool| {
+        let host = if is_client { net.client.clone() } else { net.server.clone() };
+        let read = |tcb: &tcp::Tcb| {
+            let info = tcb.info();
+            (info.cwnd / info.snd_mss, info.snd_mss, tcb.congestion())
+        };
+        socket.with_tcb(&host, &mut net.cx, |tcb, _| read(tcb))
+    };
+    let (cwnd, _, algorithm) = of(&mut net, &client, true);
+    assert_eq!((cwnd, algorithm), (4, Algorithm::Reno));
+    let (cwnd, mss, algorithm) = of(&mut net, &server, false);
+    assert_eq!((cwnd, mss, algorithm), (10, 888, Algorithm::Cubic), "the client announced 900");
+}
+
+#[test]
+fn a_locked_mtu_sends_without_df_and_ignores_reports() {
+    let spec = RouteSpec { mtu: Some(800), mtu_locked: true, ..via("10.0.0.2") };
+    let mut net = Net::new(&WireConfig::default(), &[], vec![spec]);
+    let (client, server) = net.connect(SERVER);
+    net.send(&client, &[1; 2000]);
+    assert_eq!(net.received(&server), Ok(2000));
+    let mss = client.with_tcb(&net.client, &mut net.cx, |tcb, _| tcb.info().snd_mss);
+    assert_eq!(mss, 800 - 52);
+    assert!(net.client.routes().iter().any(|route| route.to_string().ends_with("mtu lock 800")));
 }
 
 #[test]

@@ -109,15 +109,15 @@ mod transitions {
         assert!(!bench.is_kicked(), "the worker is awake");
         attendance.note_poll(ME, MILLI);
         let _ = bench.sleep(0, YIELD);
-        assert!(!attendance.relieve_worker(ME, MILLI) && !bench.is_kicked());
+        assert!(!attendance.suspend_worker(ME, MILLI) && !bench.is_kicked());
         attendance.leave_polling(ME);
         assert!(bench.is_kicked());
         attendance.resume_worker();
         assert!(!bench.is_kicked(), "the worker was already kicked");
         attendance.finish_sleep();
         let _ = bench.sleep(0, Sleep::Watching);
-        assert!(attendance.relieve_worker(ME, MILLI) && bench.is_kicked());
-        assert!(!attendance.relieve_worker(ME, MILLI) && attendance.is_polled(0));
+        assert!(attendance.suspend_worker(ME, MILLI) && bench.is_kicked());
+        assert!(!attendance.suspend_worker(ME, MILLI) && attendance.is_polled(0));
         attendance.leave_polling(ME);
         assert!(!bench.is_kicked(), "the worker does not yield");
         assert_eq!(attendance.kicks(), 2);

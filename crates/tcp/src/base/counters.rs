@@ -212,11 +212,11 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("TcpExtTCPMinTTLDrop", "`IP_MINTTL` is not supported"),
     (
         "TcpExtTcpTimeoutRehash",
-        "no multipath routes and no flow label for a new hash to move the flow to",
+        "a connection keeps its hash, and thereby its next hop and flow label",
     ),
     (
         "TcpExtTcpDuplicateDataRehash",
-        "no multipath routes and no flow label for a new hash to move the flow to",
+        "a connection keeps its hash, and thereby its next hop and flow label",
     ),
     (
         "TcpExtTCPMigrateReqSuccess",
@@ -226,7 +226,7 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
         "TcpExtTCPMigrateReqFailure",
         "`tcp_migrate_req` is not supported: a closing listener resets its handshakes",
     ),
-    ("TcpExtTCPPLBRehash", "no protective load balancing, which needs multipath routes"),
+    ("TcpExtTCPPLBRehash", "no protective load balancing"),
     ("TcpExtTCPAORequired", "no TCP-AO (RFC 5925)"),
     ("TcpExtTCPAOBad", "no TCP-AO"),
     ("TcpExtTCPAOKeyNotFound", "no TCP-AO"),

@@ -6,7 +6,7 @@
 use core::{fmt, str::FromStr};
 
 /// A congestion control algorithm.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Algorithm {
     /// RFC 9438, with the slow start of RFC 9406 and HyStart's ACK train.
     #[default]

@@ -33,7 +33,7 @@ impl Congestion {
     /// retransmission, without segments sent by limited transmit. Does not reduce `ssthresh` again
     /// when a mark has already reduced it in this window.
     pub fn on_enter_recovery(&mut self, in_flight: u32) {
-        if self.tell_model_of_recovery() {
+        if self.notify_model_of_recovery() {
             return;
         }
         if self.prr.take().is_none() {
@@ -79,7 +79,7 @@ impl Congestion {
     /// Begins SACK recovery, in which [`Congestion::on_recovery_ack`] sets the window. If a mark
     /// has already begun a reduction in the same window, that reduction continues.
     pub fn on_enter_sack_recovery(&mut self) {
-        if self.tell_model_of_recovery() || self.prr.is_some() {
+        if self.notify_model_of_recovery() || self.prr.is_some() {
             return;
         }
         let before = self.window.cwnd;
@@ -176,7 +176,7 @@ impl Congestion {
 
     /// Notifies the model that recovery begins, and saves window and threshold for an undo. Returns
     /// false, and does nothing, if the algorithm has no model.
-    fn tell_model_of_recovery(&mut self) -> bool {
+    fn notify_model_of_recovery(&mut self) -> bool {
         let Some(bbr) = self.policy.model() else { return false };
         bbr.on_enter_recovery(&self.window);
         let Window { cwnd, ssthresh, .. } = self.window;

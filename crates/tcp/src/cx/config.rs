@@ -11,7 +11,7 @@
 //! Not here: ranges and error texts (`stack::sysctl`), per-socket options of a connection
 //! (`socket::sockopt`).
 
-use core::time::Duration;
+use core::{fmt, time::Duration};
 
 use pkt::FreeMode;
 
@@ -417,9 +417,51 @@ pub struct SocketOptions {
 }
 
 impl SocketOptions {
-    /// Returns the algorithm of a socket with these options.
-    pub(crate) fn congestion(&self, config: &TcpConfig) -> Algorithm {
-        self.congestion.unwrap_or(config.tcp_congestion_control)
+    /// Returns the algorithm of a socket with these options. A route that names one takes
+    /// precedence (Linux: tcp_ca_dst_init).
+    pub(crate) fn congestion(&self, config: &TcpConfig, metrics: &PathMetrics) -> Algorithm {
+        metrics.congctl.or(self.congestion).unwrap_or(config.tcp_congestion_control)
+    }
+}
+
+/// Metrics of a route that concern TCP (`ip route add ... advmss N`). 0, false and `None`: not set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PathMetrics {
+    /// `window`: largest receive window that is announced, in bytes.
+    pub window: u32,
+    /// `rtt`: expected round-trip time in milliseconds. A smaller measurement of the handshake does
+    /// not lower the first retransmission timeout below the one of this time.
+    pub rtt_ms: u32,
+    /// `advmss`: largest MSS that is announced.
+    pub advmss: u16,
+    /// `initcwnd`: initial congestion window in segments, instead of 10.
+    pub initcwnd: u16,
+    /// `initrwnd`: largest window of the SYN or SYN-ACK, in segments.
+    pub initrwnd: u16,
+    /// `quickack`: no ACK is delayed.
+    pub quickack: bool,
+    /// `congctl`: congestion control of new connections, whatever their sockets ask for.
+    pub congctl: Option<Algorithm>,
+}
+
+impl fmt::Display for PathMetrics {
+    /// Prints the metrics that are set, each with a space in front, as `ip route` does.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { window, rtt_ms, advmss, initcwnd, initrwnd, quickack, congctl } = *self;
+        let numbers = [
+            ("window", window, ""),
+            ("rtt", rtt_ms, "ms"),
+            ("advmss", advmss.into(), ""),
+            ("initcwnd", initcwnd.into(), ""),
+            ("initrwnd", initrwnd.into(), ""),
+            ("quickack", quickack.into(), ""),
+        ];
+        for (name, value, unit) in numbers {
+            if value != 0 {
+                write!(f, " {name} {value}{unit}")?;
+            }
+        }
+        congctl.map_or(Ok(()), |algorithm| write!(f, " congctl {}", algorithm.name()))
     }
 }
 
@@ -439,4 +481,6 @@ pub struct PathParams {
     /// Whether the device does not complete checksums, so that payload is summed while it is copied
     /// into packets.
     pub sums_payload: bool,
+    /// Metrics of the route.
+    pub metrics: PathMetrics,
 }

@@ -26,7 +26,7 @@ use crate::{
         Tcb, TcbFlags,
         acked::Acked,
         delivery_rate, ecn, mtu_probe,
-        packet_cache::Lent,
+        packet_cache::CacheCx,
         timers::{self, RtxPurpose},
         urgent,
     },
@@ -239,9 +239,9 @@ fn advance(tcb: &mut Tcb, cx: &mut Cx<'_>, ack: SeqNum, acked: &mut Acked) {
     if ack == tcb.snd_una {
         return;
     }
-    let (pool, _, lent) = Lent::split(cx);
+    let (pool, _, cache_cx) = CacheCx::split(cx);
     let cache = &mut tcb.packet_cache;
-    tcb.send_queue.ack_to(ack, acked, |packet| cache.put_tx(pool, &lent, packet));
+    tcb.send_queue.ack_to(ack, acked, |packet| cache.put_tx(pool, &cache_cx, packet));
     tcb.snd_una = ack;
     urgent::on_acked(tcb);
     tcb.totals.bytes_acked += u64::from(acked.bytes);
@@ -307,7 +307,7 @@ fn update_timer(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked, reorder: Option<Durat
             let probing = purpose == RtxPurpose::LossProbe && acked.delivered > 0;
             let progress = acked.bytes > 0;
             if progress || probing || purpose == RtxPurpose::Reorder || reorder.is_some() {
-                retransmit::arm_watch(tcb, cx, reorder, progress);
+                retransmit::arm_flight_timer(tcb, cx, reorder, progress);
             }
         }
         None => {}

@@ -113,7 +113,7 @@ impl Tcb {
         }
         self.congestion.set_mss(mss);
         if mss < before && self.state == State::SynSent {
-            fast_open::on_narrow_path(self);
+            fast_open::on_path_mtu_reduced(self);
         } else if mss < before && self.send_queue.mark_larger_lost(mss) {
             recovery::enter_resize(self);
         }

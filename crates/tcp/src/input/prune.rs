@@ -27,7 +27,7 @@ impl Tcb {
     /// packets, and copies small queued payloads together. When memory is exhausted, it also drops
     /// all data out of order, even if the peer is silent. Returns whether it dropped data. Linux
     /// has no counterpart; there only an arriving segment triggers pruning (`tcp_prune_queue`).
-    pub fn relieve(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub fn reclaim_memory(&mut self, cx: &mut Cx<'_>) -> bool {
         self.trim_packet_cache(cx);
         if cx.memory.is_plenty() {
             return false;
@@ -38,7 +38,7 @@ impl Tcb {
         }
         cx.count(Counter::TcpExtOfoPruned);
         self.reassembly.prune(0).free_all(cx.pool);
-        self.announce_room();
+        self.schedule_window_update();
         true
     }
 }

@@ -96,7 +96,7 @@ fn refuse(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>, window: u32) ->
         return DropReason::TcpResetInvalid;
     }
     let old = segment.end_seq().le(tcb.rcv_nxt);
-    if repeats(segment) && old {
+    if has_data_or_fin(segment) && old {
         // The peer retransmits received data: our ACK was lost or late.
         cx.count(Counter::TcpExtDelayedACKLost);
         let rcv_wnd = tcb.rcv_wnd;
@@ -131,13 +131,13 @@ fn report_old(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) {
 
 /// Returns whether the segment carries data or a FIN, which a peer retransmits if our ACK was lost.
 /// A SYN is challenged instead (RFC 5961 §4).
-fn repeats(segment: &Segment<'_>) -> bool {
+fn has_data_or_fin(segment: &Segment<'_>) -> bool {
     segment.seq_len() > 0 && !segment.header.has(Flags::SYN)
 }
 
 /// Schedules an ACK that informs the peer of our state, within the rate limit.
 fn answer(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>, skipped: Counter) {
-    if repeats(segment) || tcb.may_answer_invalid(cx) {
+    if has_data_or_fin(segment) || tcb.may_answer_invalid(cx) {
         tcb.ack.schedule_now();
     } else if tcb.state == State::FinWait2 && tcb.flags.contains(TcbFlags::ORPHAN) {
         cx.count(Counter::TcpExtTCPACKSkippedFinWait2);

@@ -64,12 +64,12 @@ fn check_ack(tcb: &Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<(), Dr
     if header.has(Flags::RST) {
         return Ok(());
     }
-    if is_echo_invented(tcb, segment, cx) {
+    if has_invalid_tsecr(tcb, segment, cx) {
         cx.count(Counter::TcpExtPAWSActive);
         reset_segment::reply(cx, &tcb.tuple, header, segment.len);
         return Err(DropReason::TcpPaws);
     }
-    if is_before_reuse(tcb, segment) {
+    if is_from_earlier_connection(tcb, segment) {
         cx.count(Counter::TcpExtPAWSActive);
         return Err(DropReason::TcpPaws);
     }
@@ -135,7 +135,7 @@ fn take_syn(tcb: &mut Tcb, segment: &Segment<'_>, cx: &Cx<'_>) {
 
 /// Returns whether the segment belongs to the earlier connection whose TIME-WAIT was reused: its
 /// timestamp is older than the last one of that connection (RFC 6191 §2).
-fn is_before_reuse(tcb: &Tcb, segment: &Segment<'_>) -> bool {
+fn is_from_earlier_connection(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     match segment.header.options.timestamps {
         Some((value, _)) => tcb.ts_recent != 0 && is_older(value, tcb.ts_recent),
         None => false,
@@ -144,7 +144,7 @@ fn is_before_reuse(tcb: &Tcb, segment: &Segment<'_>) -> bool {
 
 /// Returns whether the segment echoes a timestamp that we cannot have sent (RFC 7323 §5.2 leaves
 /// this check to the implementation).
-fn is_echo_invented(tcb: &Tcb, segment: &Segment<'_>, cx: &Cx<'_>) -> bool {
+fn has_invalid_tsecr(tcb: &Tcb, segment: &Segment<'_>, cx: &Cx<'_>) -> bool {
     match segment.header.options.timestamps {
         Some((_, echo)) if tcb.flags.contains(TcbFlags::OFFERS_TIMESTAMPS) && echo != 0 => {
             is_older(tcb.ts_now(cx.now), echo)

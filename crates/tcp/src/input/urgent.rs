@@ -10,7 +10,7 @@ use crate::{
     cx::Cx,
     tcb::{
         Tcb, TcbFlags,
-        urgent::{Byte, copied_seq},
+        urgent::{UrgentByte, copied_seq},
     },
     wire::{
         header::{Flags, SegmentHeader},
@@ -30,7 +30,7 @@ pub(super) fn on_segment(
     if header.has(Flags::URG) {
         announce(tcb, cx, header);
     }
-    if !tcb.has_mark() || tcb.urgent.byte != Byte::Announced || tcb.urgent.seq.lt(seq) {
+    if !tcb.has_mark() || tcb.urgent.byte != UrgentByte::Announced || tcb.urgent.seq.lt(seq) {
         return;
     }
     let mut byte = [0];
@@ -39,7 +39,7 @@ pub(super) fn on_segment(
         && offset < packet.len()
         && packet.copy_to(offset, &mut byte) == 1
     {
-        tcb.urgent.byte = Byte::Valid(byte[0]);
+        tcb.urgent.byte = UrgentByte::Valid(byte[0]);
     }
 }
 
@@ -61,6 +61,6 @@ fn announce(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader) {
         tcb.receive_queue.skip(1, &mut |packet| cx.pool.free(packet));
     }
     tcb.urgent.seq = at;
-    tcb.urgent.byte = Byte::Announced;
+    tcb.urgent.byte = UrgentByte::Announced;
     tcb.flags |= TcbFlags::URGENT_IN;
 }

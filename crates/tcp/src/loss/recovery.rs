@@ -140,7 +140,7 @@ fn is_over(tcb: &Tcb) -> bool {
 /// detected it.
 fn grow(tcb: &mut Tcb, cx: &Cx<'_>, acked_bytes: u32, rtt: Option<Duration>) {
     let detect = cx.config.hystart_detect;
-    let watched = tcb.congestion.watches_slow_start();
+    let watched = tcb.congestion.detects_slow_start_end();
     let held = watched && tcb.flags.contains(TcbFlags::HOST_LIMITED);
     let sample = AckSample {
         now: cx.now,

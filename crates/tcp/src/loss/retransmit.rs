@@ -254,7 +254,12 @@ pub(crate) fn count_retransmission(tcb: &mut Tcb, cx: &Cx<'_>, index: usize) {
 /// Arms the timer that supervises the flight: the reordering timer if `reorder` is set, else a tail
 /// loss probe or the RTO. `restart` restarts the RTO from now, because new data was acknowledged
 /// (RFC 6298 §5.3).
-pub(crate) fn arm_watch(tcb: &mut Tcb, cx: &Cx<'_>, reorder: Option<Duration>, restart: bool) {
+pub(crate) fn arm_flight_timer(
+    tcb: &mut Tcb,
+    cx: &Cx<'_>,
+    reorder: Option<Duration>,
+    restart: bool,
+) {
     let rto_at =
         if restart { cx.now.plus_micros(tcb.rtt.rto_us().into()) } else { rto_deadline(tcb, cx) };
     if let Some(wait) = reorder {
@@ -320,7 +325,7 @@ fn time_of_retries(retries: u8, config: &TcpConfig, rto_max: Duration) -> Durati
 impl Tcb {
     /// Returns and clears whether timeouts made the route doubtful since the last call. Then the
     /// caller looks for another route (RFC 9293 §3.8.3; Linux: dst_negative_advice).
-    pub fn take_route_doubt(&mut self) -> bool {
+    pub fn take_negative_advice(&mut self) -> bool {
         core::mem::take(&mut self.doubts_route)
     }
 }

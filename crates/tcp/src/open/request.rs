@@ -149,7 +149,7 @@ impl Request {
 
     /// Agrees on ECN with the sender of `syn`, whose IP header has the ECN field `codepoint`.
     fn take_ecn(&mut self, cx: &Cx<'_>, params: &OpenParams, syn: &SegmentHeader, codepoint: Ecn) {
-        let algorithm = params.options.congestion(cx.config);
+        let algorithm = params.options.congestion(cx.config, &params.path.metrics);
         self.ecn = ecn::accepts(cx.config, algorithm, syn, codepoint);
     }
 
@@ -174,7 +174,7 @@ impl Request {
         let OpenParams { tuple, iss, ts_offset, path, options, .. } = params;
         let offered = &header.options;
         let mss = PathMss::new(cx.config, *tuple, path, options);
-        let buffer = ReceiveBuffer::new(cx.config, options, mss.advertised());
+        let buffer = ReceiveBuffer::new(cx.config, options, &path.metrics, mss.advertised());
         let snd_wscale = offered.window_scale.filter(|_| cx.config.tcp_window_scaling);
         let timestamps = offered.timestamps.filter(|_| cx.config.tcp_timestamps);
         Self {
@@ -277,7 +277,7 @@ impl Request {
             self.challenge(cx, Self::send_ack);
             return Err(DropReason::TcpPaws);
         }
-        if !rst && self.is_echo_invented(cx, header) {
+        if !rst && self.has_invalid_tsecr(cx, header) {
             cx.count(Counter::TcpExtTSEcrRejected);
             self.challenge(cx, Self::send_ack);
             return Err(DropReason::TcpTsEcr);
@@ -316,7 +316,7 @@ impl Request {
     /// Returns whether the segment echoes a timestamp from before the first SYN-ACK or from the
     /// future. A blind attacker may guess the sequence number, but not the timestamp as well
     /// (Linux: tcp_check_req).
-    fn is_echo_invented(&self, cx: &Cx<'_>, header: &SegmentHeader) -> bool {
+    fn has_invalid_tsecr(&self, cx: &Cx<'_>, header: &SegmentHeader) -> bool {
         let Some((_, echo)) = header.options.timestamps.filter(|_| self.timestamps) else {
             return false;
         };

@@ -37,7 +37,7 @@ pub(crate) fn probe(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Probed {
     let mtu = u32::midpoint(search.low, search.high);
     let len = tcb.mss.payload_of(mtu);
     if search.high - search.low < u32::from(cx.config.tcp_probe_threshold).max(1) || len <= mss {
-        search_again(tcb, cx);
+        restart_search(tcb, cx);
         return Probed::No;
     }
     // Enough segments must follow the probe: their acknowledgment distinguishes its loss from the
@@ -65,7 +65,7 @@ pub(crate) fn probe(tcb: &mut Tcb, cx: &mut Cx<'_>) -> Probed {
 
 /// Restarts a finished search after `tcp_probe_interval`, because the path MTU may have grown
 /// (RFC 4821 §7.2; Linux: tcp_mtu_check_reprobe).
-fn search_again(tcb: &mut Tcb, cx: &Cx<'_>) {
+fn restart_search(tcb: &mut Tcb, cx: &Cx<'_>) {
     let high = tcb.mss.searchable_mtu();
     if let Some(search) = &mut tcb.mtu_probing
         && cx.now - search.began_at >= cx.config.tcp_probe_interval

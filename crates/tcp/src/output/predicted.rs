@@ -1,9 +1,9 @@
-//! Two short forms of `output`: [`transmit`] sends one small segment while nothing is in flight,
+//! Two fast paths of `output`: [`transmit`] sends one small segment while nothing is in flight,
 //! and [`output_nothing`] sends nothing.
 //!
-//! [`super::output`] has the complete form. Under the conditions of [`is_lone_write`] and
-//! [`output_nothing`] most steps of the complete form change nothing, and this file contains the
-//! remaining steps. `tests::fast_path` compares the forms. In Linux the second short form
+//! [`super::output_all`] is the slow path. Under the conditions of [`is_lone_write`] and
+//! [`output_nothing`] most steps of the slow path change nothing, and this file contains the
+//! remaining steps. `tests::fast_path` compares both paths. In Linux the second fast path
 //! corresponds to the checks before tcp_push_pending_frames and tcp_data_snd_check.
 //!
 //! Not here: the headers of segments in general (`segment`).
@@ -52,7 +52,7 @@ pub fn output_nothing(tcb: &mut Tcb, now: Instant) -> bool {
 }
 
 /// Sends the only queued segment, if it is small and no mechanism delays it. Returns false without
-/// a change if the complete form is needed.
+/// a change if the slow path is needed.
 #[inline]
 pub(super) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     if !is_lone_write(tcb, cx) {

@@ -179,7 +179,7 @@ pub(crate) fn note_first(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, segments: u32
         cx.counters.add(Counter::TcpExtTCPOrigDataSent, u64::from(segments));
     }
     cx.counters.add(Counter::TcpOutSegs, u64::from(segments));
-    if !tcb.timers.is_watching() {
+    if !tcb.timers.is_flight_timer_armed() {
         timers::arm_rto(tcb, cx);
     }
 }

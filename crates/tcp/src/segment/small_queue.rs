@@ -47,7 +47,7 @@ impl TsqLimit {
     ///
     /// Differs from Linux in [`DynMax`](Self::DynMax), which admits one more packet if the limit is
     /// a multiple of the packet size.
-    const fn stops_above(self, limit: u64) -> u64 {
+    const fn throttles_above(self, limit: u64) -> u64 {
         match self {
             Self::Off | Self::DynMax => limit,
             // Linux 3.6 throttles a connection that equals the limit.
@@ -101,11 +101,11 @@ pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: 
     let sysctl = cx.config.tcp_limit_output_bytes;
     let limit = mode.bytes(sysctl, truesize, pace, pacing::is_needed(tcb) || cx.host_queue.paces);
     let limit = if kind == Kind::Retransmission { limit.saturating_mul(2) } else { limit };
-    stop_above(tcb, cx, u32::try_from(mode.stops_above(limit)).unwrap_or(u32::MAX))
+    throttle_above(tcb, cx, u32::try_from(mode.throttles_above(limit)).unwrap_or(u32::MAX))
 }
 
 /// Throttles the connection if more than `limit` bytes are below TCP.
-fn stop_above(tcb: &mut Tcb, cx: &Cx<'_>, limit: u32) -> bool {
+fn throttle_above(tcb: &mut Tcb, cx: &Cx<'_>, limit: u32) -> bool {
     let stops = cx.host_queue.bytes > limit;
     if stops {
         tcb.flags |= TcbFlags::THROTTLED;
@@ -118,7 +118,7 @@ fn stop_above(tcb: &mut Tcb, cx: &Cx<'_>, limit: u32) -> bool {
 /// segment that has to be retransmitted is among them.
 pub(crate) fn wait_for_completion(tcb: &mut Tcb, cx: &Cx<'_>) {
     if cx.host_queue.completes {
-        stop_above(tcb, cx, 0);
+        throttle_above(tcb, cx, 0);
     }
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn autocorks(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32) -> b
     // Waits only if the packets below TCP hold more memory than this packet (Linux: `sk_wmem_alloc`
     // above `skb->truesize`).
     let truesize = queue.entry(index).packet.as_ref().map_or(0, Packet::truesize);
-    let waits = stop_above(tcb, cx, truesize);
+    let waits = throttle_above(tcb, cx, truesize);
     if waits {
         cx.count(Counter::TcpExtTCPAutoCorking);
     }

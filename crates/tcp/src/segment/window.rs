@@ -150,7 +150,7 @@ impl Tcb {
     /// Schedules a window update if it is worth a segment: the remaining window is at most half of
     /// the upper bound, and the update at least doubles it (RFC 9293 §3.8.6.2.2; Linux
     /// `__tcp_cleanup_rbuf`).
-    pub(crate) fn announce_room(&mut self) {
+    pub(crate) fn schedule_window_update(&mut self) {
         if !self.state.may_receive() {
             return;
         }

@@ -21,7 +21,7 @@ use crate::{
     tcb::{
         Tcb, TcbFlags, delivery_rate,
         memory::{self, rmem_alloc},
-        packet_cache::Lent,
+        packet_cache::CacheCx,
         urgent::{self, ReadLimit},
     },
 };
@@ -111,7 +111,7 @@ impl Tcb {
     }
 
     /// Ends a write early, with the bytes appended so far: no segment is held for the rest.
-    pub fn cut_write(&mut self) {
+    pub fn end_write_early(&mut self) {
         self.flags -= TcbFlags::MORE;
     }
 
@@ -163,12 +163,12 @@ impl Tcb {
             return Err(SendError::WouldBlock);
         }
         let piece = bytes.split(bytes.byte_len().min(room as usize)).0;
-        let (pool, _, lent) = Lent::split(cx);
+        let (pool, _, cache_cx) = CacheCx::split(cx);
         let cache = &mut self.packet_cache;
         let sizes = (goal, self.mss.summed_piece());
         // The last packet may have no fragment left for bytes that its size still allows (Linux:
         // MAX_SKB_FRAGS).
-        let packet_for = |pool: &mut _| if full { None } else { cache.take_tx(pool, &lent) };
+        let packet_for = |pool: &mut _| if full { None } else { cache.take_tx(pool, &cache_cx) };
         let taken = self.send_queue.append(pool, piece, sizes, packet_for);
         if taken == 0 && full {
             self.flags.set(TcbFlags::NO_SPACE, no_space);
@@ -216,9 +216,9 @@ impl Tcb {
         if peek {
             return Ok(self.receive_queue.peek(buf, skip as usize));
         }
-        let (pool, read, lent) = Lent::split(cx);
+        let (pool, read, cache_cx) = CacheCx::split(cx);
         let cache = &mut self.packet_cache;
-        let mut free_read = |packet| cache.put_read((pool, read), &lent, packet);
+        let mut free_read = |packet| cache.put_read((pool, read), &cache_cx, packet);
         self.receive_queue.skip(skip, &mut free_read);
         let copied = self.receive_queue.read(buf, &mut free_read);
         urgent::on_read(self);
@@ -263,7 +263,7 @@ impl Tcb {
             self.ack.schedule_now();
             return;
         }
-        self.announce_room();
+        self.schedule_window_update();
     }
 
     /// Returns the operations that the application can perform without waiting.

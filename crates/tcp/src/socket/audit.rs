@@ -102,7 +102,7 @@ impl Tcb {
     /// # Panics
     ///
     /// If an invariant does not hold: the engine has a bug.
-    pub fn check_turn(&self, now: Instant) -> Option<Edges> {
+    pub fn check_after_output(&self, now: Instant) -> Option<Edges> {
         self.check();
         if self.state == State::Close {
             return None;
@@ -115,7 +115,7 @@ impl Tcb {
             // data is held.
             let unsent = self.send_queue.first_unsent().is_some();
             assert!(
-                self.send_queue.sent_count() == 0 || self.timers.is_watching(),
+                self.send_queue.sent_count() == 0 || self.timers.is_flight_timer_armed(),
                 "data is in flight without a timer: {:?}",
                 self.timers
             );

@@ -68,7 +68,7 @@ impl Tcb {
     /// that at least doubles is announced at once.
     pub fn set_rcvbuf(&mut self, bytes: u32) {
         self.receive_buffer.set_rcvbuf(bytes);
-        self.announce_room();
+        self.schedule_window_update();
     }
 
     /// Returns `SO_RCVBUF`.
@@ -81,7 +81,7 @@ impl Tcb {
     /// to hold them. The number is at least 1 and at most half of the largest buffer.
     pub fn set_rcvlowat(&mut self, cx: &Cx<'_>, bytes: u32) {
         self.receive_buffer.set_lowat(bytes, cx.config);
-        self.announce_room();
+        self.schedule_window_update();
     }
 
     /// Returns `SO_RCVLOWAT`.
@@ -94,7 +94,7 @@ impl Tcb {
     /// the limit.
     pub fn set_window_clamp(&mut self, bytes: u32) {
         self.receive_buffer.set_window_clamp(bytes, self.rcv_wnd);
-        self.announce_room();
+        self.schedule_window_update();
     }
 
     /// Returns `TCP_WINDOW_CLAMP`: the largest window that may be announced, in bytes.
@@ -257,6 +257,11 @@ impl Tcb {
     #[must_use]
     pub fn congestion(&self) -> Algorithm {
         self.congestion.algorithm()
+    }
+
+    /// Sets `quickack` of a new route, the metric that counts for open connections.
+    pub fn set_route_quickack(&mut self, on: bool) {
+        self.ack.set_never_delays(on);
     }
 
     /// Sets the values of a new route's device: `PathParams::gso_bytes_max` and

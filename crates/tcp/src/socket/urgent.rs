@@ -12,7 +12,7 @@ use crate::{
         state::State,
     },
     cx::Cx,
-    tcb::{Tcb, TcbFlags, urgent::Byte},
+    tcb::{Tcb, TcbFlags, urgent::UrgentByte},
 };
 
 impl Tcb {
@@ -41,12 +41,12 @@ impl Tcb {
     /// [`RecvError::WouldBlock`] if it was announced and has not arrived;
     /// [`RecvError::NotConnected`].
     pub fn recv_oob(&mut self, peek: bool) -> Result<Option<u8>, RecvError> {
-        if self.urgent.inline || !self.has_mark() || self.urgent.byte == Byte::Read {
+        if self.urgent.inline || !self.has_mark() || self.urgent.byte == UrgentByte::Read {
             return Err(RecvError::NoUrgentData);
         }
-        if let Byte::Valid(byte) = self.urgent.byte {
+        if let UrgentByte::Valid(byte) = self.urgent.byte {
             if !peek {
-                self.urgent.byte = Byte::Read;
+                self.urgent.byte = UrgentByte::Read;
             }
             return Ok(Some(byte));
         }

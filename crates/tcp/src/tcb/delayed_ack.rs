@@ -78,6 +78,8 @@ pub(crate) struct DelayedAck {
     /// Ends of writes since the last ACK, up to two (Linux `ICSK_ACK_PUSHED`, `ICSK_ACK_PUSHED2`).
     pushed: u8,
     pingpong_thresh: u8,
+    /// `quickack` of the route.
+    never_delays: bool,
 }
 
 impl DelayedAck {
@@ -94,6 +96,7 @@ impl DelayedAck {
             pingpong: 0,
             pushed: 0,
             pingpong_thresh: config.tcp_pingpong_thresh.max(1),
+            never_delays: false,
         }
     }
 
@@ -250,7 +253,12 @@ impl DelayedAck {
 
     /// Returns whether every segment is acknowledged at once.
     pub(crate) fn is_quick(&self) -> bool {
-        self.quick > 0 && !self.is_pingpong()
+        self.never_delays || (self.quick > 0 && !self.is_pingpong())
+    }
+
+    /// Sets whether the route asks for ACKs without delay.
+    pub(crate) fn set_never_delays(&mut self, on: bool) {
+        self.never_delays = on;
     }
 
     /// Returns whether an ACK is sent when the application has read all data: after the end of a

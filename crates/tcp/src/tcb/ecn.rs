@@ -88,7 +88,7 @@ pub(crate) fn is_echo(tcb: &Tcb, header: &SegmentHeader) -> bool {
 
 /// Sets the ECN bits of a segment of a synchronized connection. `new_data` says whether its payload
 /// is sent for the first time.
-pub(crate) fn dress(
+pub(crate) fn set_bits(
     tcb: &mut Tcb,
     packet: &mut Packet,
     header: &mut SegmentHeader,

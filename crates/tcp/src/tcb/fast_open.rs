@@ -257,7 +257,7 @@ fn suspect(tcb: &mut Tcb) {
 
 /// Handles a reduced path MTU while the SYN is unanswered: a SYN with data may have been too large,
 /// so `output` sends one without data (Linux: tcp_simple_retransmit).
-pub(crate) fn on_narrow_path(tcb: &mut Tcb) {
+pub(crate) fn on_path_mtu_reduced(tcb: &mut Tcb) {
     let first = tcb.recovery.timeouts() == 0;
     if let Some(state) = &mut tcb.fast_open
         && state.phase == SynPhase::Left

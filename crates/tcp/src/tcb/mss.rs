@@ -103,6 +103,9 @@ impl PathMss {
         // announces the path MTU that it has learned.
         let announced = mss.payload_within(length(path.receive_mtu));
         mss.advertised = u16::try_from(announced).unwrap_or(u16::MAX);
+        if path.metrics.advmss != 0 {
+            mss.advertised = mss.advertised.min(path.metrics.advmss);
+        }
         mss.update();
         mss
     }

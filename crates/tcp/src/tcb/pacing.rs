@@ -65,14 +65,14 @@ impl Pacing {
 
     /// Moves the next departure by the time that `bytes`, sent now, take at the pacing rate.
     pub(crate) fn advance(&mut self, now: Instant, bytes: u32) {
-        self.next_at = self.next_at.max(now - CATCH_UP) + self.lasts(bytes);
+        self.next_at = self.next_at.max(now - CATCH_UP) + self.transmission_time(bytes);
     }
 
     /// Like [`advance`](Self::advance), for a queue below TCP that holds packets until their
     /// departure times. A late packet makes up for at most half of its own duration, because that
     /// queue meets departure times exactly (Linux: tcp_update_skb_after_send).
     pub(crate) fn advance_departure(&mut self, now: Instant, bytes: u32) {
-        let (late, lasts) = (now - self.next_at, self.lasts(bytes));
+        let (late, lasts) = (now - self.next_at, self.transmission_time(bytes));
         self.next_at = self.departure(now) + (lasts - late.min(lasts / 2));
     }
 
@@ -81,7 +81,7 @@ impl Pacing {
         self.next_at = self.next_at.min(from);
     }
 
-    fn lasts(&self, bytes: u32) -> Duration {
+    fn transmission_time(&self, bytes: u32) -> Duration {
         Duration::from_nanos(u64::from(bytes).saturating_mul(1_000_000_000) / self.rate)
     }
 }

@@ -52,18 +52,18 @@ struct Slots {
 }
 
 /// Fields of [`Cx`] that the caches need, without the pool.
-pub(crate) struct Lent<'a> {
+pub(crate) struct CacheCx<'a> {
     pub(crate) config: &'a TcpConfig,
     pub(crate) counters: &'a Counters,
     memory: MemoryState,
     rps_needed: bool,
 }
 
-impl<'a> Lent<'a> {
+impl<'a> CacheCx<'a> {
     /// Splits `cx` into the pool, the list of read packets and the other fields.
     pub(crate) fn split<'b>(cx: &'b mut Cx<'a>) -> (&'b mut Pool, &'b mut PacketList, Self) {
         let Cx { config, counters, memory, rps_needed, .. } = *cx;
-        (cx.pool, cx.read, Lent { config, counters, memory, rps_needed })
+        (cx.pool, cx.read, CacheCx { config, counters, memory, rps_needed })
     }
 
     fn count(&self, counter: Counter) {
@@ -74,28 +74,28 @@ impl<'a> Lent<'a> {
 impl PacketCache {
     /// Caches or frees an acknowledged or purged packet, which must be uncharged.
     #[inline]
-    pub(crate) fn put_tx(&mut self, pool: &mut Pool, lent: &Lent<'_>, packet: Packet) {
-        if lent.config.caches_tx() && lent.memory.is_plenty() {
-            self.keep_tx(pool, lent, packet);
+    pub(crate) fn put_tx(&mut self, pool: &mut Pool, cache_cx: &CacheCx<'_>, packet: Packet) {
+        if cache_cx.config.caches_tx() && cache_cx.memory.is_plenty() {
+            self.keep_tx(pool, cache_cx, packet);
         } else {
             pool.free(packet);
         }
     }
 
     #[cold]
-    fn keep_tx(&mut self, pool: &mut Pool, lent: &Lent<'_>, packet: Packet) {
+    fn keep_tx(&mut self, pool: &mut Pool, cache_cx: &CacheCx<'_>, packet: Packet) {
         let slots = self.0.get_or_insert_default();
         if slots.tx.is_some() {
-            lent.count(Counter::SkbTxCacheRejectFull);
+            cache_cx.count(Counter::SkbTxCacheRejectFull);
             return pool.free(packet);
         }
         match pool.renew(packet) {
             Ok(packet) => {
-                lent.counters.add(Counter::SkbSocketCacheBytes, u64::from(packet.truesize()));
+                cache_cx.counters.add(Counter::SkbSocketCacheBytes, u64::from(packet.truesize()));
                 slots.tx = Some(packet);
             }
             Err(packet) => {
-                lent.count(Counter::SkbTxCacheRejectCloned);
+                cache_cx.count(Counter::SkbTxCacheRejectCloned);
                 pool.free(packet);
             }
         }
@@ -103,16 +103,16 @@ impl PacketCache {
 
     /// Returns an empty packet for a write. `None` when there is no memory.
     #[inline]
-    pub(crate) fn take_tx(&mut self, pool: &mut Pool, lent: &Lent<'_>) -> Option<Packet> {
-        if !lent.config.caches_tx() {
+    pub(crate) fn take_tx(&mut self, pool: &mut Pool, cache_cx: &CacheCx<'_>) -> Option<Packet> {
+        if !cache_cx.config.caches_tx() {
             return pool.alloc_fclone();
         }
         let Some(packet) = self.0.as_mut().and_then(|slots| slots.tx.take()) else {
-            lent.count(Counter::SkbTxCacheMiss);
+            cache_cx.count(Counter::SkbTxCacheMiss);
             return pool.alloc_fclone();
         };
-        lent.count(Counter::SkbTxCacheHit);
-        lent.counters.sub(Counter::SkbSocketCacheBytes, u64::from(packet.truesize()));
+        cache_cx.count(Counter::SkbTxCacheHit);
+        cache_cx.counters.sub(Counter::SkbSocketCacheBytes, u64::from(packet.truesize()));
         Some(packet)
     }
 
@@ -122,12 +122,12 @@ impl PacketCache {
     pub(crate) fn put_read(
         &mut self,
         (pool, read): (&mut Pool, &mut PacketList),
-        lent: &Lent<'_>,
+        cache_cx: &CacheCx<'_>,
         packet: Packet,
     ) {
-        match lent.config.packet_recycle {
-            PacketRecycle::SocketOne if lent.config.tcp_rx_packet_cache => {
-                self.keep_rx(pool, lent, packet);
+        match cache_cx.config.packet_recycle {
+            PacketRecycle::SocketOne if cache_cx.config.tcp_rx_packet_cache => {
+                self.keep_rx(pool, cache_cx, packet);
             }
             PacketRecycle::ListAfterUnlock => read.push_back(packet),
             _ => pool.free(packet),
@@ -135,23 +135,23 @@ impl PacketCache {
     }
 
     #[cold]
-    fn keep_rx(&mut self, pool: &mut Pool, lent: &Lent<'_>, packet: Packet) {
-        if !lent.memory.is_plenty() {
+    fn keep_rx(&mut self, pool: &mut Pool, cache_cx: &CacheCx<'_>, packet: Packet) {
+        if !cache_cx.memory.is_plenty() {
             return pool.free(packet);
         }
         // With RPS the core of the next segment may not be the core that allocated this packet.
-        if lent.rps_needed && lent.config.rx_packet_cache_rps_gate {
-            lent.count(Counter::SkbRxCacheGated);
+        if cache_cx.rps_needed && cache_cx.config.rx_packet_cache_rps_gate {
+            cache_cx.count(Counter::SkbRxCacheGated);
             return pool.free(packet);
         }
         let slots = self.0.get_or_insert_default();
         if slots.rx.is_some() {
-            lent.count(Counter::SkbRxCacheFull);
+            cache_cx.count(Counter::SkbRxCacheFull);
             return pool.free(packet);
         }
         match pool.renew(packet) {
             Ok(packet) => {
-                lent.counters.add(Counter::SkbSocketCacheBytes, u64::from(packet.truesize()));
+                cache_cx.counters.add(Counter::SkbSocketCacheBytes, u64::from(packet.truesize()));
                 slots.rx = Some(packet);
             }
             Err(packet) => pool.free(packet),

@@ -24,7 +24,7 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    cx::config::{SocketOptions, TcpConfig},
+    cx::config::{PathMetrics, SocketOptions, TcpConfig},
     wire::{option::WINDOW_SCALE_MAX, seq::SeqNum},
 };
 
@@ -70,6 +70,8 @@ pub(crate) struct ReceiveBuffer {
     /// Whether memory was scarce when data last arrived, or when a window was announced since.
     scarce: bool,
     advmss: u16,
+    /// `initrwnd` of the route, in segments; 0 without one.
+    initrwnd: u16,
     /// Round-trip time measured by the receiver, in microseconds × 8; 0 when unknown.
     rtt_us_x8: u32,
     /// Last echoed timestamp that gave a sample: each timestamp gives one sample only.
@@ -89,18 +91,26 @@ pub(crate) struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    pub(crate) fn new(config: &TcpConfig, options: &SocketOptions, advmss: u16) -> Self {
+    pub(crate) fn new(
+        config: &TcpConfig,
+        options: &SocketOptions,
+        metrics: &PathMetrics,
+        advmss: u16,
+    ) -> Self {
+        let clamp =
+            options.window_clamp.or_else(|| (metrics.window != 0).then_some(metrics.window));
         let rcvbuf = options.rcvbuf.unwrap_or(config.tcp_rmem.default);
         let mut buffer = Self {
             rcvbuf,
             window_clamp: 0,
             ssthresh: 0,
-            user_clamp: options.window_clamp.map_or(u32::MAX, |clamp| clamp.max(RCVBUF_MIN / 2)),
+            user_clamp: clamp.map_or(u32::MAX, |clamp| clamp.max(RCVBUF_MIN / 2)),
             lowat: 1,
             scaling_ratio: SCALING_RATIO_INITIAL,
             locked: options.rcvbuf.is_some(),
             scarce: false,
             advmss,
+            initrwnd: metrics.initrwnd,
             rtt_us_x8: 0,
             rtt_echo: 0,
             rtt_end: SeqNum(0),
@@ -133,13 +143,17 @@ impl ReceiveBuffer {
         u8::try_from(bits.saturating_sub(16)).map_or(WINDOW_SCALE_MAX, |s| s.min(WINDOW_SCALE_MAX))
     }
 
-    /// Returns the window of a SYN: as many whole segments as the buffer holds and 16 bits can
-    /// express.
+    /// Returns the window of a SYN: as many whole segments as the buffer holds, 16 bits can express
+    /// and `initrwnd` of the route allows.
     pub(crate) fn initial_window(&self) -> u32 {
         let space = self.window_clamp;
         let mss = u32::from(self.advmss.max(1));
         let whole = if space > mss { space - space % mss } else { space };
-        whole.min(UNSCALED_MAX)
+        let limit = match self.initrwnd {
+            0 => UNSCALED_MAX,
+            segments => UNSCALED_MAX.min(u32::from(segments) * mss),
+        };
+        whole.min(limit)
     }
 
     /// Starts the first round and the first measurement of the round-trip time.

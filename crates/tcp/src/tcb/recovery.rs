@@ -177,9 +177,9 @@ impl Recovery {
     }
 
     /// Returns whether no recovery, probe or F-RTO is in progress and no reduction has been proved
-    /// spurious. The short forms of `input` and `output` require this. A reduction that may still
+    /// spurious. The fast paths of `input` and `output` require this. A reduction that may still
     /// be proved spurious does not prevent them, because the proof is a D-SACK, and a segment with
-    /// a D-SACK takes the complete form.
+    /// a D-SACK takes the slow path.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.state == CaState::Open

@@ -49,6 +49,8 @@ pub struct RttConfig {
     pub rto_max: Duration,
     /// Time for which the minimum round-trip time stays valid. 300 s: `net.ipv4.tcp_min_rtt_wlen`.
     pub min_rtt_window: Duration,
+    /// Round-trip time that the route says; zero if it says none.
+    pub expected: Duration,
 }
 
 impl Default for RttConfig {
@@ -58,6 +60,7 @@ impl Default for RttConfig {
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(120),
             min_rtt_window: Duration::from_secs(300),
+            expected: Duration::ZERO,
         }
     }
 }
@@ -82,6 +85,8 @@ pub struct RttEstimator {
     rto_us: u32,
     rto_min_us: u32,
     rto_max_us: u32,
+    /// Round-trip time that the route says; 0 if it says none.
+    expected_us: u32,
     /// Timeouts since the last sample; each doubled the timeout.
     backoff: u8,
 }
@@ -102,6 +107,7 @@ impl RttEstimator {
             rto_us: micros(config.rto_initial),
             rto_min_us,
             rto_max_us: micros(config.rto_max),
+            expected_us: micros(config.expected).min(SAMPLE_US_MAX),
             backoff: 0,
         }
     }
@@ -127,7 +133,8 @@ impl RttEstimator {
         self.latest_us = sample;
         self.min_rtt.on_sample(now, sample);
         self.backoff = 0;
-        if self.srtt_us_x8 == 0 {
+        let is_first = self.srtt_us_x8 == 0;
+        if is_first {
             // RFC 6298 §2.2: srtt = R, rttvar = R/2, and the timeout adds four times rttvar.
             self.srtt_us_x8 = sample * 8;
             self.mdev_us_x4 = sample * 2;
@@ -139,6 +146,11 @@ impl RttEstimator {
             self.follow_deviation(snd_una, snd_nxt);
         }
         self.rto_us = (self.srtt_us_x8 / 8 + self.rttvar_us_x4).min(self.rto_max_us);
+        if is_first && self.expected_us > sample {
+            // A SYN may be answered sooner than data. Linux: tcp_init_metrics.
+            let variance = (2 * self.expected_us).max(self.rto_min_us);
+            self.rto_us = (self.expected_us + variance).min(self.rto_max_us);
+        }
     }
 
     /// Updates `srtt` and the deviation: RFC 6298 §2.3 with gains 1/8 and 1/4.

@@ -28,7 +28,7 @@ use core::ops::Range;
 
 use pkt::{Instant, Packet, Payload, Pool};
 
-use self::{marks::Again, sacked::Sacked};
+use self::{marks::Retransmission, sacked::Sacked};
 use crate::{
     congestion::{LossSample, LossThresh},
     tcb::{
@@ -70,7 +70,7 @@ pub(crate) struct SendQueue {
     sacked: Sacked,
     /// Retransmissions in flight, in the order of sending. Obsolete items are removed when they
     /// reach the front.
-    again: VecDeque<Again>,
+    retransmitted: VecDeque<Retransmission>,
     /// Sequence number before which no entry has to be checked for the loss of its first
     /// transmission; `None` is the front.
     scan_from: Option<SeqNum>,
@@ -101,7 +101,7 @@ impl SendQueue {
             excessive_loss: None,
             loss_thresh,
             sacked: Sacked::default(),
-            again: VecDeque::new(),
+            retransmitted: VecDeque::new(),
             scan_from: None,
         }
     }
@@ -305,7 +305,7 @@ impl SendQueue {
         entry.snapshot = snapshot;
         entry.flags.set(EntryFlags::APP_LIMITED, app_limited);
         if index < self.sent {
-            self.note_again(index);
+            self.note_retransmission(index);
         } else {
             debug_assert_eq!(index, self.sent, "entries are sent in order");
             self.sent += 1;
@@ -339,13 +339,13 @@ impl SendQueue {
             self.pop_front(&mut release);
         }
         self.sacked.drop_before(una);
-        self.drop_again_before(una);
+        self.drop_retransmissions_before(una);
     }
 
     /// Returns the entry in flight if it is the only one and no retransmission is listed.
     #[inline]
     pub(crate) fn lone(&self) -> Option<&Entry> {
-        if self.sent != 1 || !self.again.is_empty() { None } else { self.entries.front() }
+        if self.sent != 1 || !self.retransmitted.is_empty() { None } else { self.entries.front() }
     }
 
     /// Returns the unsent entry if it is the only entry of the queue.
@@ -354,8 +354,8 @@ impl SendQueue {
         if self.sent != 0 || self.entries.len() != 1 { None } else { self.entries.front() }
     }
 
-    /// Removes the only entry in flight, which must not be lost, retransmitted or SACKED: a short
-    /// form of [`ack_to`](Self::ack_to) with the end of the entry.
+    /// Removes the only entry in flight, which must not be lost, retransmitted or SACKED: the
+    /// fast path of [`ack_to`](Self::ack_to) with the end of the entry.
     #[inline]
     pub(crate) fn take_lone(&mut self) -> Option<Entry> {
         debug_assert!(self.lone().is_some());

@@ -84,7 +84,7 @@ impl Timers {
     }
 
     /// Whether a timer is armed for data in flight.
-    pub(crate) fn is_watching(&self) -> bool {
+    pub(crate) fn is_flight_timer_armed(&self) -> bool {
         self.rtx != NEVER && self.purpose != RtxPurpose::Persist
     }
 
@@ -150,7 +150,7 @@ impl Tcb {
     /// Arms the delayed-ACK timer for segments that wait on the prequeue for a woken reader, unless
     /// an ACK is already pending or the timer is armed. The delay is three quarters of the smallest
     /// RTO, because the peer must receive its ACK before it retransmits (Linux: tcp_prequeue).
-    pub fn watch_reader(&mut self, cx: &Cx<'_>) {
+    pub fn arm_prequeue_delack(&mut self, cx: &Cx<'_>) {
         if !self.ack.is_pending() && self.timers.delack().is_none() {
             self.timers.arm_delack(cx.now + cx.config.tcp_rto_min * 3 / 4);
         }

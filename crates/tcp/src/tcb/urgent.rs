@@ -36,7 +36,7 @@ use crate::{
 
 /// State of the peer's urgent byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Byte {
+pub(crate) enum UrgentByte {
     /// A pointer announced the byte, but the byte has not arrived (Linux `TCP_URG_NOTYET`).
     Announced,
     /// The byte has arrived (Linux `TCP_URG_VALID`).
@@ -54,14 +54,14 @@ pub(crate) struct Urgent {
     pub(crate) snd_up: SeqNum,
     /// Sequence number of the peer's urgent byte: RCV.UP less one.
     pub(crate) seq: SeqNum,
-    pub(crate) byte: Byte,
+    pub(crate) byte: UrgentByte,
     /// `SO_OOBINLINE`: whether the byte stays in the stream.
     pub(crate) inline: bool,
 }
 
 impl Urgent {
     pub(crate) const fn new(inline: bool) -> Self {
-        Self { snd_up: SeqNum(0), seq: SeqNum(0), byte: Byte::Read, inline }
+        Self { snd_up: SeqNum(0), seq: SeqNum(0), byte: UrgentByte::Read, inline }
     }
 }
 
@@ -89,7 +89,7 @@ impl Tcb {
 
     /// Whether the urgent byte can be read: `EPOLLPRI`.
     pub(crate) fn has_urgent_byte(&self) -> bool {
-        self.has_mark() && matches!(self.urgent.byte, Byte::Valid(_))
+        self.has_mark() && matches!(self.urgent.byte, UrgentByte::Valid(_))
     }
 
     /// Whether the next byte of the queue is the urgent one and is not part of the stream.

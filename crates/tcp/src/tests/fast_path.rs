@@ -1,5 +1,5 @@
-//! Header prediction and the short forms of `output` (the fast paths) lead to the same results as
-//! the general code (the slow path).
+//! The fast paths (header prediction, and those of `output`) lead to the same results as the slow
+//! path.
 
 use core::time::Duration;
 use std::format;

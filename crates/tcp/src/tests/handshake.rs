@@ -6,7 +6,7 @@ use core::time::Duration;
 use pkt::DropReason;
 
 use super::net::{Net, Side};
-use crate::{Counter, Flags, Request, State, Tcb, TcpError, TimeWait};
+use crate::{Algorithm, Counter, Flags, PathMetrics, Request, State, Tcb, TcpError, TimeWait};
 
 #[test]
 fn sizes_of_requests_connections_and_time_waits_are_bounded() {
@@ -129,6 +129,57 @@ fn both_sides_use_the_smaller_mss() {
     assert_eq!(net.log[1].header.options.mss, Some(560));
     assert_eq!(net.tcb(Side::A).mss(), 548);
     assert_eq!(net.tcb(Side::B).mss(), 548);
+    net.finish_clean();
+}
+
+#[test]
+fn metrics_of_the_route_shape_the_connection() {
+    let mut net = Net::new(10);
+    net.host(Side::A).path.metrics = PathMetrics {
+        window: 20_000,
+        rtt_ms: 400,
+        advmss: 1000,
+        initcwnd: 3,
+        initrwnd: 2,
+        quickack: true,
+        congctl: Some(Algorithm::Reno),
+    };
+    net.host(Side::A).options.congestion = Some(Algorithm::Dctcp);
+    net.open();
+    assert_eq!(net.log[0].header.options.mss, Some(1000));
+    assert_eq!(net.log[0].header.window, 2000);
+    assert_eq!(net.tcb(Side::B).mss(), 988);
+    let tcb = net.tcb(Side::A);
+    let info = tcb.info();
+    assert_eq!(info.cwnd, 3 * info.snd_mss);
+    assert_eq!(tcb.congestion(), Algorithm::Reno, "the route's, not the socket's");
+    assert_eq!(tcb.window_clamp(), 20_000);
+    assert!(tcb.ack.is_quick(), "before any data");
+    // The measured time is 20 ms: 400 ms plus twice as much.
+    assert_eq!(info.rto, Duration::from_millis(1200));
+    assert_eq!(net.tcb(Side::B).info().cwnd, 10 * 988, "the peer's route has none");
+    net.finish_clean();
+}
+
+#[test]
+fn the_first_timeout_is_that_of_the_measurement_if_it_exceeds_the_metric() {
+    let mut net = Net::new(11);
+    net.host(Side::A).path.metrics.rtt_ms = 10;
+    net.open();
+    assert_eq!(net.tcb(Side::A).info().rto, Duration::from_millis(220));
+    net.finish_clean();
+}
+
+#[test]
+fn a_listener_applies_the_metrics_of_the_route_to_the_client() {
+    let mut net = Net::new(12);
+    let metrics = PathMetrics { advmss: 700, initrwnd: 4, initcwnd: 5, ..PathMetrics::default() };
+    net.host(Side::B).path.metrics = metrics;
+    net.open();
+    assert_eq!(net.log[1].header.options.mss, Some(700));
+    assert_eq!(net.log[1].header.window, 2800);
+    let info = net.tcb(Side::B).info();
+    assert_eq!(info.cwnd, 5 * info.snd_mss);
     net.finish_clean();
 }
 

@@ -9,9 +9,10 @@ use std::vec::Vec;
 use pkt::{Domain, DropReason, Instant, Packet, PacketList, Pool, Verdict};
 
 use crate::{
-    ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, MemoryState, OpenParams, PathParams,
-    Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions, State, Tcb,
-    TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, output_nothing, segment::reset,
+    ChallengeBudget, Counter, Counters, Cx, Flags, FourTuple, MemoryState, OpenParams, PathMetrics,
+    PathParams, Request, RequestTimer, RequestVerdict, Rng, SegmentHeader, SeqNum, SocketOptions,
+    State, Tcb, TcpConfig, TimeWait, TimeWaitVerdict, input, on_timer, output, output_nothing,
+    segment::reset,
 };
 
 /// Builds the engine's context (`Cx`) from the parts of a host, for one call.
@@ -76,6 +77,7 @@ impl Host {
                 gso_bytes_max: 0,
                 flow_hash: 7,
                 sums_payload: true,
+                metrics: PathMetrics::default(),
             },
             counters: Counters::new(),
             drops: Vec::new(),

@@ -250,10 +250,10 @@ fn thin_linear_timeouts_do_not_double_the_rto() {
 fn after_tcp_retries1_timeouts_another_route_is_requested() {
     let (mut net, _) = cut_off(14);
     net.run_for(Duration::from_secs(2));
-    assert!(!net.tcb(Side::A).take_route_doubt());
+    assert!(!net.tcb(Side::A).take_negative_advice());
     net.run_for(Duration::from_secs(3));
-    assert!(net.tcb(Side::A).take_route_doubt(), "the timeouts exceed tcp_retries1");
-    assert!(!net.tcb(Side::A).take_route_doubt(), "each timeout is reported only once");
+    assert!(net.tcb(Side::A).take_negative_advice(), "the timeouts exceed tcp_retries1");
+    assert!(!net.tcb(Side::A).take_negative_advice(), "each timeout is reported only once");
     net.finish_clean();
 }
 

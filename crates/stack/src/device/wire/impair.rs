@@ -58,7 +58,7 @@ pub(super) fn impair(
             }
         };
     }
-    fly(impairment, in_flight, cx, packet, sent);
+    schedule_arrival(impairment, in_flight, cx, packet, sent);
 }
 
 /// Passes the packet through the transmitter and returns its departure time. The packet completes
@@ -89,7 +89,7 @@ fn pass_transmitter(
 }
 
 /// Schedules the arrival of the packet after the delay, possibly reordered, possibly duplicated.
-fn fly(
+fn schedule_arrival(
     impairment: &Impairment,
     in_flight: &mut InFlight,
     cx: &mut Cx,

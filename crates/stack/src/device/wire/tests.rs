@@ -525,11 +525,11 @@ fn a_packet_too_big_for_the_path_is_dropped_and_reported() {
         let mut bench = Bench::forward(Impairment { delay, path_mtu, ..Impairment::default() });
         bench.send(1);
         assert_eq!(bench.drops(DropReason::PacketTooBig), 1);
-        let told = bench.left.next_deadline(QUEUE);
+        let reported = bench.left.next_deadline(QUEUE);
         core::mem::swap(&mut bench.left, &mut bench.right);
         let wanted = (report != TooBigReport::Silent).then_some(START + delay);
-        assert_eq!(told, wanted, "the report returns over the wire");
-        assert_eq!(bench.arrivals().len(), usize::from(told.is_some()));
+        assert_eq!(reported, wanted, "the report returns over the wire");
+        assert_eq!(bench.arrivals().len(), usize::from(reported.is_some()));
         core::mem::swap(&mut bench.left, &mut bench.right);
         bench.left.set_path_mtu(Some(PathMtu { bytes: 1000, report }));
         bench.send(1);

@@ -152,11 +152,11 @@ fn any_flipped_bit_breaks_the_checksum() {
 #[test]
 fn fragments_are_recognized() {
     let more = edited(|b| b[6] = 0x20).unwrap().fragment;
-    assert!(more.is_piece() && more.more);
+    assert!(more.is_fragment() && more.more);
     let last = edited(|b| b[6..8].copy_from_slice(&[0x00, 0xb9])).unwrap().fragment;
-    assert!(last.is_piece());
+    assert!(last.is_fragment());
     assert_eq!(last.offset, 1480);
-    assert!(!Fragment::DONT.is_piece());
+    assert!(!Fragment::DONT.is_fragment());
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl Candidate {
 /// packet is held. Reads linear bytes only. The header is unchecked: for a malformed frame the
 /// answer may be wrong, which only prevents or delays a merge.
 #[inline]
-pub(super) fn goes_alone(packet: &Packet, network: usize) -> bool {
+pub(super) fn cannot_merge(packet: &Packet, network: usize) -> bool {
     if packet.meta().gso.kind != GsoKind::None {
         return true;
     }
@@ -177,7 +177,7 @@ pub(super) fn fragment(packet: &mut Packet, network: usize) -> Option<Between> {
         return None;
     }
     let ip = ip::parse_packet::<true>(packet, network).ok()?;
-    (ip.protocol == protocol::TCP && ip.fragment.is_piece())
+    (ip.protocol == protocol::TCP && ip.fragment.is_fragment())
         .then_some(Between { src: ip.src, dst: ip.dst })
 }
 
@@ -207,7 +207,7 @@ fn read_ip<const V4: bool>(packet: &mut Packet, network: usize) -> Option<Candid
         return None;
     }
     let ip = ip::parse_packet::<V4>(packet, network).ok()?;
-    if ip.protocol != protocol::TCP || ip.fragment.is_piece() {
+    if ip.protocol != protocol::TCP || ip.fragment.is_fragment() {
         return None;
     }
     read_tcp(packet, network, &ip)

@@ -169,7 +169,7 @@ impl Table {
         mode: &GroMode,
         mut packet: Packet,
     ) -> Received {
-        if self.mask == 0 && read::goes_alone(&packet, network) {
+        if self.mask == 0 && read::cannot_merge(&packet, network) {
             return Received::normal(packet);
         }
         match read::read(&mut packet, network) {

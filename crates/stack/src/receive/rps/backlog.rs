@@ -96,7 +96,7 @@ impl BacklogPoll {
             }
             let rcu = reader.pin();
             let rx = &mut Rx::new(net, cx, &rcu, last_flow);
-            carry(rx, packets);
+            deliver(rx, packets);
             rx.flush();
             // The packets are processed, so the sending core may now move their flows to another
             // core.
@@ -145,11 +145,11 @@ impl BacklogPoll {
 
 /// Delivers packets. Consecutive packets of one device form a list, so that they share IP lookups.
 /// Differs from Linux, whose backlog delivers one packet at a time.
-fn carry(rx: &mut Rx<'_, '_>, mut packets: PacketList) {
+fn deliver(rx: &mut Rx<'_, '_>, mut packets: PacketList) {
     let mut list = PacketList::new();
     let mut from: Option<FrameSource> = None;
     while let Some(packet) = packets.pop_front() {
-        rx.cx.not_before(packet.meta().timestamp);
+        rx.cx.advance_clock_to(packet.meta().timestamp);
         let device = DeviceIndex(packet.meta().rx_device);
         match from {
             Some(before) if before.device == device => {}

@@ -50,8 +50,8 @@ pub(super) fn flow_hash(net: &Net, link: LinkType, packet: &mut Packet) -> Optio
 fn ipv4(ip: &[u8]) -> Option<FourTuple> {
     let header: &[u8; IPV4_HEADER_LEN] = ip.first_chunk()?;
     let header_len = usize::from(header[0] & 0xf) * 4;
-    let is_piece = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
-    let has_ports = !is_piece && has_ports(header[9]);
+    let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
+    let has_ports = !is_fragment && has_ports(header[9]);
     let address = |at: usize| {
         IpAddr::V4(Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]))
     };

@@ -76,7 +76,7 @@ impl Outbox {
     }
 
     /// Whether every core has processed all packets from this core.
-    pub(super) fn is_through(&self) -> bool {
+    pub(super) fn is_drained(&self) -> bool {
         (0u16..)
             .zip(&self.targets)
             .all(|(target, outgoing)| self.has_finished(CoreId(target), outgoing.sent))
@@ -101,7 +101,7 @@ impl Outbox {
         let (qlen, max) = (outgoing.qlen + outgoing.count, cx.sysctls().netdev_max_backlog);
         let is_full = qlen >= max;
         let counts = self.backlogs[usize::from(self.core.0)].counts();
-        if is_full || exceeds_its_half(&mut self.limit, counts, self.core, cx, hash, qlen) {
+        if is_full || exceeds_flow_limit(&mut self.limit, counts, self.core, cx, hash, qlen) {
             SoftnetCounts::add_shared(&backlog.counts().dropped, 1);
             cx.drop_packet(DropReason::CpuBacklog, packet);
             return None;
@@ -169,7 +169,7 @@ impl Outbox {
 /// Returns whether the flow limit drops the packet. Only the cores in `flow_limit_cpu_bitmap` have
 /// a flow limit.
 #[inline]
-fn exceeds_its_half(
+fn exceeds_flow_limit(
     limit: &mut Option<FlowLimit>,
     counts: &SoftnetCounts,
     core: CoreId,

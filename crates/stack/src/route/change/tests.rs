@@ -41,20 +41,20 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// The route of a path is looked up. Then the route changes, and another caller creates a route
-/// entry from the new routes for the same next hop. The path gets this entry, which is current, but
-/// the path itself is stale.
+/// A route is looked up for a socket. Then the route changes, and another caller creates a route
+/// entry from the new routes for the same next hop. The socket gets this entry, which is current,
+/// but the `CachedDst` of the socket is stale.
 #[test]
-fn a_path_from_a_lookup_before_a_route_change_is_stale() {
+fn an_entry_from_a_lookup_before_a_route_change_is_stale() {
     let (host, mut cx) = bench();
     let entered = cx.enter(&host);
-    let hop = host.hop(&cx, ip("192.0.2.9"), None).expect("a route");
+    let hop = host.hop(&cx, ip("192.0.2.9"), None, None).expect("a route");
     host.replace_route(&via("192.0.2.0/24", "10.0.0.3")).expect("valid");
-    let other = host.route(&cx, ip("198.51.100.9"), None, CORE).expect("a route");
-    let path = host.path_along(&cx, &hop, CORE).expect("an entry");
-    assert!(!host.is_current(&cx, &path), "{path:?}");
+    let other = host.route(&cx, ip("198.51.100.9"), None, None, CORE).expect("a route");
+    let dst = host.dst_of_hop(&cx, &hop, CORE).expect("an entry");
+    assert!(!host.is_current(&cx, &dst), "{dst:?}");
     assert!(host.is_current(&cx, &other));
-    let again = host.route(&cx, ip("192.0.2.9"), None, CORE).expect("a route");
+    let again = host.route(&cx, ip("192.0.2.9"), None, None, CORE).expect("a route");
     assert!(host.is_current(&cx, &again));
     assert_eq!(again.neighbor.as_ref().map(|neighbor| neighbor.ip()), Some(ip("10.0.0.3")));
     cx.leave(entered);
@@ -66,8 +66,8 @@ fn a_route_entry_uses_the_current_kind_of_reference_counting() {
     let (host, mut cx) = bench();
     let entered = cx.enter(&host);
     host.set_sysctl("net.quietline.dst_ref", "cas_inc_not_zero").expect("a word");
-    let path = host.route(&cx, ip("192.0.2.9"), None, CORE).expect("a route");
-    assert!(host.is_current(&cx, &path));
-    assert_eq!(path.dst.counting(), Counting::CasIncNotZero);
+    let dst = host.route(&cx, ip("192.0.2.9"), None, None, CORE).expect("a route");
+    assert!(host.is_current(&cx, &dst));
+    assert_eq!(dst.dst.counting(), Counting::CasIncNotZero);
     cx.leave(entered);
 }

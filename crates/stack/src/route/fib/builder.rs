@@ -8,8 +8,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use tcp::PathMetrics;
 
-use super::{Fib, NO_DEVICE, Route, RouteEntry, Table};
+use super::{Fib, NO_DEVICE, NextHop, Route, RouteEntry, Table};
 use crate::{
     base::{config_error::ConfigError, ids::DeviceIndex},
     transmit::dst::RouteKind,
@@ -26,8 +27,8 @@ const MTU_MAX: u32 = 65_535;
 pub struct RouteSpec {
     /// Destinations. The address must have no bits set beyond the prefix length.
     pub prefix: IpNet,
-    /// `Unicast`, `Blackhole` or `Unreachable`. Routes of the other kinds are created with
-    /// addresses.
+    /// `Unicast`, `Blackhole`, `Unreachable` or `Prohibit`. Routes of the other kinds are created
+    /// with addresses.
     pub kind: RouteKind,
     /// Next hop: an address that an on-link route matches, or a link-local IPv6 address together
     /// with `device`.
@@ -40,30 +41,75 @@ pub struct RouteSpec {
     pub prefsrc: Option<IpAddr>,
     /// Largest packet in bytes.
     pub mtu: Option<u32>,
+    /// Whether `mtu` is final: reports do not change it, and packets are sent without DF.
+    pub mtu_locked: bool,
     /// Metric: smaller is better.
     pub metric: u32,
+    /// Metrics for TCP.
+    pub metrics: PathMetrics,
+    /// Next hops of a route that has several, instead of `via` and `device`.
+    pub hops: Vec<HopSpec>,
 }
+
+/// Specification of one of several next hops (`ip route add ... nexthop`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HopSpec {
+    /// Next hop, as [`RouteSpec::via`].
+    pub via: Option<IpAddr>,
+    /// Device index. May be omitted if `via` determines the device.
+    pub device: Option<DeviceIndex>,
+    /// Share of the flows relative to those of the other next hops, 1 to [`WEIGHT_MAX`].
+    pub weight: u16,
+}
+
+/// Largest weight of a next hop, as in Linux.
+pub const WEIGHT_MAX: u16 = 256;
+
+/// Largest number of next hops of a route. Linux has no limit but the length of its messages.
+const HOPS_MAX: usize = 256;
 
 impl RouteSpec {
     /// Returns the specification of `ip route add PREFIX via NEXT_HOP`.
     #[must_use]
-    pub const fn via(prefix: IpNet, next_hop: IpAddr) -> Self {
+    pub fn via(prefix: IpNet, next_hop: IpAddr) -> Self {
         Self { via: Some(next_hop), ..Self::of(prefix, RouteKind::Unicast) }
     }
 
     /// Returns the specification of `ip route add PREFIX dev DEVICE`: the destinations are on the
     /// link itself.
     #[must_use]
-    pub const fn on_link(prefix: IpNet, device: DeviceIndex) -> Self {
+    pub fn on_link(prefix: IpNet, device: DeviceIndex) -> Self {
         Self { device: Some(device), ..Self::of(prefix, RouteKind::Unicast) }
     }
 
-    /// Returns the specification of `ip route add blackhole PREFIX`, `ip route add unreachable
-    /// PREFIX`, or a `Unicast` route without next hop and device, which the caller adds.
+    /// Returns the specification of `ip route add blackhole PREFIX`, `unreachable PREFIX` or
+    /// `prohibit PREFIX`, or a `Unicast` route without next hop and device, which the caller adds.
     #[must_use]
     pub const fn of(prefix: IpNet, kind: RouteKind) -> Self {
-        Self { prefix, kind, via: None, device: None, prefsrc: None, mtu: None, metric: 0 }
+        Self {
+            prefix,
+            kind,
+            via: None,
+            device: None,
+            prefsrc: None,
+            mtu: None,
+            mtu_locked: false,
+            metric: 0,
+            metrics: Self::UNSET,
+            hops: Vec::new(),
+        }
     }
+
+    /// Metrics none of which is set.
+    pub(super) const UNSET: PathMetrics = PathMetrics {
+        window: 0,
+        rtt_ms: 0,
+        advmss: 0,
+        initcwnd: 0,
+        initrwnd: 0,
+        quickack: false,
+        congctl: None,
+    };
 }
 
 /// Forwarding table under construction. Addresses must be added before routes, because routes are
@@ -229,17 +275,29 @@ impl FibBuilder {
         table: Table,
         mut keep: impl FnMut(&Route) -> bool,
     ) -> Vec<IpNet> {
+        self.edit(table, |route| keep(route).then(|| route.clone()))
+    }
+
+    /// Replaces each route by the result of `edit`, or removes it. Returns the prefixes of the
+    /// changed routes.
+    pub(super) fn edit(
+        &mut self,
+        table: Table,
+        mut edit: impl FnMut(&Route) -> Option<Route>,
+    ) -> Vec<IpNet> {
         let mut changed = Vec::new();
         self.fib.for_each(table, |prefix, best| {
-            let kept: Vec<_> = best.alternatives().filter(|route| keep(route)).cloned().collect();
-            if kept.len() < best.alternatives().count() {
+            let kept: Vec<Route> = best.alternatives().filter_map(&mut edit).collect();
+            if !kept.iter().eq(best.alternatives()) {
                 changed.push((prefix, kept));
             }
         });
-        for (prefix, kept) in &changed {
-            self.set(table, prefix, kept.clone());
+        let mut prefixes = Vec::with_capacity(changed.len());
+        for (prefix, kept) in changed {
+            self.set(table, &prefix, kept);
+            prefixes.push(prefix);
         }
-        changed.into_iter().map(|(prefix, _)| prefix).collect()
+        prefixes
     }
 
     /// Returns a copy for a change that may be refused. The set of shared routes moves to the copy
@@ -264,19 +322,66 @@ impl FibBuilder {
         {
             return Err(ConfigError::missing("route src", source, "no address of this host"));
         }
-        let (device, source) = self.output_device(spec)?;
+        let hops = self.resolve_hops(spec)?;
+        let (via, device, source) = match hops.first() {
+            // Each next hop has its own source.
+            Some(first) => (first.via, first.device, None),
+            None => {
+                let (device, source) = self.output_device(spec)?;
+                self.check_up(device)?;
+                (spec.via, device, source)
+            }
+        };
+        let RouteSpec { kind, mtu, mtu_locked, metric, metrics, .. } = *spec;
+        let prefsrc = spec.prefsrc.or(source);
+        Ok(Route {
+            kind,
+            via,
+            device,
+            prefsrc,
+            mtu,
+            mtu_locked,
+            metric,
+            metrics,
+            hops,
+            worse: None,
+        })
+    }
+
+    fn check_up(&self, device: DeviceIndex) -> Result<(), ConfigError> {
         if self.down.contains(&device) {
             return Err(ConfigError::refused("route dev", device, "the device is down"));
         }
-        Ok(Route {
-            kind: spec.kind,
-            via: spec.via,
-            device,
-            prefsrc: spec.prefsrc.or(source),
-            mtu: spec.mtu,
-            metric: spec.metric,
-            worse: None,
-        })
+        Ok(())
+    }
+
+    /// Returns the next hops of a route that has several.
+    fn resolve_hops(&self, spec: &RouteSpec) -> Result<Vec<NextHop>, ConfigError> {
+        if spec.hops.is_empty() {
+            return Ok(Vec::new());
+        }
+        let is_plain = spec.kind == RouteKind::Unicast && spec.via.is_none();
+        if !is_plain || spec.device.is_some() || spec.hops.len() > HOPS_MAX {
+            let allowed = format!("up to {HOPS_MAX} next hops, without another next hop or device");
+            return Err(ConfigError::new("route nexthop", spec.hops.len(), allowed));
+        }
+        let mut hops = Vec::with_capacity(spec.hops.len());
+        for &HopSpec { via, device, weight } in &spec.hops {
+            if !(1..=WEIGHT_MAX).contains(&weight) {
+                let allowed = format!("1 to {WEIGHT_MAX}");
+                return Err(ConfigError::new("route nexthop weight", weight, allowed));
+            }
+            if let Some(device) = device
+                && device.0 >= self.devices
+            {
+                return Err(ConfigError::missing("route dev", device, "no such device"));
+            }
+            let one = RouteSpec { via, device, ..RouteSpec::of(spec.prefix, spec.kind) };
+            let (device, source) = self.output_device(&one)?;
+            self.check_up(device)?;
+            hops.push(NextHop { via, device, source, weight, dead: false });
+        }
+        Ok(hops)
     }
 
     /// Returns the table, which shares its memory with the builder.
@@ -327,7 +432,7 @@ impl FibBuilder {
                 Some(via) => Err(ConfigError::refused(
                     "route via",
                     via,
-                    "a blackhole or unreachable route has no next hop",
+                    "a blackhole, unreachable or prohibit route has no next hop",
                 )),
             };
         }
@@ -388,7 +493,18 @@ fn check_mtu(spec: &RouteSpec) -> Result<(), ConfigError> {
 
 /// Returns a route without next hop, MTU and metric, as it is created with an address.
 pub(super) const fn route(kind: RouteKind, device: DeviceIndex, prefsrc: Option<IpAddr>) -> Route {
-    Route { kind, via: None, device, prefsrc, mtu: None, metric: 0, worse: None }
+    Route {
+        kind,
+        via: None,
+        device,
+        prefsrc,
+        mtu: None,
+        mtu_locked: false,
+        metric: 0,
+        metrics: RouteSpec::UNSET,
+        hops: Vec::new(),
+        worse: None,
+    }
 }
 
 /// Returns the route to the network of an address of `device`. An IPv6 route has no source address:

@@ -9,7 +9,7 @@ use std::{net::IpAddr, sync::Arc, vec::Vec};
 
 use ipnet::IpNet;
 
-use super::{FibBuilder, Route, RouteEntry, RouteSpec, Table, builder};
+use super::{FibBuilder, HopSpec, NextHop, Route, RouteEntry, RouteSpec, Table, builder};
 use crate::{
     base::{config_error::ConfigError, ids::DeviceIndex},
     transmit::dst::RouteKind,
@@ -37,8 +37,9 @@ impl FibBuilder {
         let named = |route: &Route| {
             (spec.kind == RouteKind::Unicast || spec.kind == route.kind)
                 && (spec.metric == 0 || spec.metric == route.metric)
-                && (spec.via.is_none() || spec.via == route.via)
+                && (spec.via.is_none() || (spec.via == route.via && route.hops.is_empty()))
                 && spec.device.is_none_or(|device| device == route.device)
+                && (spec.hops.is_empty() || names(&spec.hops, &route.hops))
                 && (spec.prefsrc.is_none() || spec.prefsrc == route.prefsrc)
                 && (spec.mtu.is_none() || spec.mtu == route.mtu)
         };
@@ -58,25 +59,41 @@ impl FibBuilder {
         self.fib.entries()
     }
 
-    /// Takes `device` down: removes the routes through it. Its addresses remain addresses of this
-    /// host, and packets to them are accepted on other devices (the weak model of
-    /// RFC 1122 §3.3.4.2).
+    /// Takes `device` down: removes the routes through it. A route with several next hops loses
+    /// those through `device` until it comes up again. The addresses of `device` remain addresses
+    /// of this host, and packets to them are accepted on other devices (the weak model of
+    /// RFC 1122 §3.3.4.2). Linux: `fib_sync_down_dev`.
     pub fn device_down(&mut self, device: DeviceIndex) {
         self.down.insert(device);
-        let networks = self.retain(Table::Main, |route| route.device != device);
+        let networks = self.edit(Table::Main, |route| {
+            let mut left = route.clone();
+            left.hops.iter_mut().filter(|hop| hop.device == device).for_each(|hop| hop.dead = true);
+            let is_alive = match &*left.hops {
+                [] => route.device != device,
+                hops => hops.iter().any(|hop| !hop.dead),
+            };
+            is_alive.then_some(left)
+        });
         // If another device has an address in the same network, the route to the network now leads
         // through that device.
         self.connect(|network| networks.contains(&network));
     }
 
-    /// Brings `device` up: restores the routes to the networks of its addresses. As in Linux, other
-    /// routes through the device are not restored.
+    /// Brings `device` up: restores the routes to the networks of its addresses, and the next hops
+    /// through it of routes that have several. As in Linux (`fib_sync_up`), other routes through
+    /// the device are not restored.
     pub fn device_up(&mut self, device: DeviceIndex) {
         if self.down.remove(&device) {
             let on_it =
                 |(on, address): &(DeviceIndex, IpNet)| (*on == device).then(|| address.trunc());
             let networks: Vec<_> = self.fib.addresses.iter().filter_map(on_it).collect();
             self.connect(|network| networks.contains(&network));
+            self.edit(Table::Main, |route| {
+                let mut back = route.clone();
+                let through = back.hops.iter_mut().filter(|hop| hop.device == device);
+                through.for_each(|hop| hop.dead = false);
+                Some(back)
+            });
         }
     }
 
@@ -119,6 +136,14 @@ impl FibBuilder {
             self.set(Table::Main, &network, others);
         }
         self.connect(|other| other == network);
+        // A next hop of a route that has several keeps its route, with another source.
+        let next = self.fib.first_address(device, address.is_ipv4());
+        self.edit(Table::Main, |route| {
+            let mut left = route.clone();
+            let with_it = left.hops.iter_mut().filter(|hop| hop.source == Some(address));
+            with_it.for_each(|hop| hop.source = next);
+            Some(left)
+        });
     }
 
     /// Sets whether an address is deprecated, so that new connections avoid it as their source.
@@ -153,4 +178,12 @@ impl FibBuilder {
             }
         }
     }
+}
+
+/// Whether the next hops of a route are those that a specification names.
+fn names(specs: &[HopSpec], hops: &[NextHop]) -> bool {
+    specs.len() == hops.len()
+        && specs.iter().zip(hops).all(|(spec, hop)| {
+            (spec.via == hop.via) && spec.device.is_none_or(|device| device == hop.device)
+        })
 }

@@ -290,6 +290,102 @@ fn impossible_routes_are_refused() {
     assert!(error.to_string().contains("default via 10.0.0.254"), "{error}");
 }
 
+fn hop(via: &str, weight: u16) -> HopSpec {
+    HopSpec { via: Some(ip(via)), device: None, weight }
+}
+
+/// Returns a default route over both devices of [`sample`].
+fn two_hops(weights: [u16; 2]) -> RouteSpec {
+    let hops = vec![hop("10.0.0.254", weights[0]), hop("192.168.1.1", weights[1])];
+    RouteSpec { hops, ..RouteSpec::of(net("0.0.0.0/0"), RouteKind::Unicast) }
+}
+
+/// Returns how many of 1,000 evenly spread hashes each device gets.
+fn shares(builder: &FibBuilder) -> [usize; 2] {
+    let fib = builder.build();
+    let route = fib.lookup(ip("8.8.8.8")).unwrap();
+    let hashes = (0..1000_u32).map(|index| index * (u32::MAX / 1000));
+    let devices: Vec<_> = hashes.map(|hash| route.next_hop(|| hash).device).collect();
+    [1, 2].map(|device| devices.iter().filter(|on| **on == DeviceIndex(device)).count())
+}
+
+#[test]
+fn flows_are_shared_among_next_hops_by_weight() {
+    let mut builder = sample();
+    builder.route(&two_hops([3, 1])).unwrap();
+    let [first, second] = shares(&builder);
+    assert!((745..=755).contains(&first) && first + second == 1000, "{first} {second}");
+    let listed = found(&builder.build(), "8.8.8.8").unwrap().to_string();
+    let both =
+        "default nexthop via 10.0.0.254 dev 1 weight 3 nexthop via 192.168.1.1 dev 2 weight 1";
+    assert_eq!(listed, both);
+    let fib = builder.build();
+    let by = |hash| fib.lookup(ip("8.8.8.8")).unwrap().next_hop(|| hash).source;
+    assert_eq!([by(0), by(u32::MAX)], [Some(ip("10.0.0.1")), Some(ip("192.168.1.2"))]);
+}
+
+#[test]
+fn a_next_hop_is_dead_while_its_device_is_down() {
+    let mut builder = sample();
+    builder.route(&two_hops([1, 1])).unwrap();
+    builder.device_down(DeviceIndex(1));
+    assert_eq!(shares(&builder), [0, 1000]);
+    assert!(found(&builder.build(), "8.8.8.8").unwrap().to_string().contains("weight 1 dead"));
+    assert!(!builder.build().has_route_back(ip("8.8.8.8"), Some(DeviceIndex(1))));
+    builder.device_up(DeviceIndex(1));
+    assert_eq!(shares(&builder).map(|share| share.abs_diff(500) <= 1), [true; 2]);
+    builder.device_down(DeviceIndex(2));
+    assert_eq!(shares(&builder), [1000, 0]);
+    builder.device_down(DeviceIndex(1));
+    assert_eq!(found(&builder.build(), "8.8.8.8"), None, "no next hop is left");
+}
+
+#[test]
+fn a_next_hop_gets_another_source_when_its_address_is_removed() {
+    let mut builder = sample();
+    builder.address(DeviceIndex(1), net("10.0.0.9/24")).unwrap();
+    builder.route(&two_hops([1, 1])).unwrap();
+    builder.remove_address(DeviceIndex(1), ip("10.0.0.1"));
+    let fib = builder.build();
+    assert_eq!(fib.lookup(ip("8.8.8.8")).unwrap().next_hop(|| 0).source, Some(ip("10.0.0.9")));
+}
+
+#[test]
+fn impossible_next_hops_are_refused() {
+    let refused = |spec: RouteSpec| refused(sample().route(&spec)).0;
+    assert_eq!(refused(two_hops([0, 1])), "route nexthop weight");
+    assert_eq!(refused(two_hops([1, 257])), "route nexthop weight");
+    let both = RouteSpec { via: Some(ip("10.0.0.254")), ..two_hops([1, 1]) };
+    assert_eq!(refused(both), "route nexthop");
+    let dropping = RouteSpec { kind: RouteKind::Prohibit, ..two_hops([1, 1]) };
+    assert_eq!(refused(dropping), "route nexthop");
+    let stranger = RouteSpec { hops: vec![hop("10.9.0.1", 1)], ..two_hops([1, 1]) };
+    assert_eq!(refused(stranger), "route via");
+}
+
+#[test]
+fn a_route_with_several_next_hops_is_deleted_by_naming_them() {
+    let mut builder = sample();
+    builder.route(&two_hops([1, 1])).unwrap();
+    let other = RouteSpec { hops: vec![hop("10.0.0.254", 1)], ..two_hops([1, 1]) };
+    assert!(builder.delete(&other).is_err());
+    assert!(builder.delete(&RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.254"))).is_err());
+    builder.delete(&two_hops([1, 1])).unwrap();
+    assert_eq!(found(&builder.build(), "8.8.8.8"), None);
+}
+
+#[test]
+fn equal_routes_of_many_prefixes_are_one() {
+    let mut builder = sample();
+    for block in 0..=255_u8 {
+        let prefix = net(&format!("172.16.{block}.0/24"));
+        builder.route(&RouteSpec::via(prefix, ip("10.0.0.254"))).unwrap();
+    }
+    let fib = builder.build();
+    let route = |text: &str| std::ptr::from_ref(fib.lookup(ip(text)).unwrap().route);
+    assert_eq!(route("172.16.0.1"), route("172.16.255.1"));
+}
+
 proptest! {
     /// The table must return the prefix that a linear scan over all prefixes finds.
     #[test]

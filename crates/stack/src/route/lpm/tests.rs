@@ -104,7 +104,7 @@ fn play<A: Address + Ord>(steps: Vec<Step<A>>) {
                 assert_eq!(lpm.remove(prefix, len), model.remove(&key));
             }
             Step::Lookup(at, noise) if !seen.is_empty() => {
-                let (prefix, len) = *at.get(&seen);
+                let (prefix, _) = *at.get(&seen);
                 check(&lpm, &model, prefix);
                 check(&lpm, &model, noise);
             }

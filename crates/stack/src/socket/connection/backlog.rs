@@ -37,18 +37,18 @@ const JOINED_BYTES_MAX: usize = 65_535;
 const COPY_BYTES_MAX: usize = 512;
 
 /// Processes the backlog and deferred work. Returns false if there was none.
-pub(super) fn work_off(
+pub(super) fn drain_backlog(
     socket: &Connection,
     state: &mut Holder<'_>,
     net: &Net,
     cx: &mut Cx,
 ) -> bool {
-    work_off_to(socket, state, net, cx, &mut []).is_some()
+    drain_backlog_to(socket, state, net, cx, &mut []).is_some()
 }
 
-/// Does the same as `work_off`, for a reader: the next bytes of the stream are copied directly to
-/// `user`. Returns the number of these bytes, or `None` if there was nothing to process.
-pub(crate) fn work_off_to(
+/// Does the same as `drain_backlog`, for a reader: the next bytes of the stream are copied directly
+/// to `user`. Returns the number of these bytes, or `None` if there was nothing to process.
+pub(crate) fn drain_backlog_to(
     socket: &Connection,
     state: &mut Holder<'_>,
     net: &Net,
@@ -80,11 +80,11 @@ pub(crate) fn work_off_to(
 #[inline]
 pub(super) fn release(socket: &Connection, mut state: Holder<'_>, net: &Net, cx: &mut Cx) {
     if !state.is_undisturbed() {
-        work_off(socket, &mut state, net, cx);
+        drain_backlog(socket, &mut state, net, cx);
     }
     let mut newly_ready = state.newly_ready.take();
     state.release(|state, work| {
-        work_late(socket, state, net, cx, work);
+        process_late(socket, state, net, cx, work);
         newly_ready |= state.newly_ready.take();
     });
     socket.wake(cx, newly_ready);
@@ -93,7 +93,7 @@ pub(super) fn release(socket: &Connection, mut state: Holder<'_>, net: &Net, cx:
 /// Processes a packet or deferred work that arrives during the release. Such a packet is not joined
 /// to others, but its ACK is deferred in the same way.
 #[cold]
-fn work_late(
+fn process_late(
     socket: &Connection,
     state: &mut StreamState,
     net: &Net,
@@ -160,7 +160,7 @@ impl Drain<'_> {
         };
         state.drain_prequeue(self.socket, self.net, cx);
         let dst = PacketDst::taken_from(&mut packet);
-        state.remember(self.socket, self.net, cx, DeviceIndex(packet.meta().rx_device), dst);
+        state.cache_rx_dst(self.socket, self.net, cx, DeviceIndex(packet.meta().rx_device), dst);
         let mut header = SegmentHeader::default();
         let Some(packet) = parse(cx, packet, &mut header) else { return };
         let next = Segment { header, packet };

@@ -62,7 +62,7 @@ impl Connection {
         cx.record_flow(self.hash());
         cx.pool.drain_deferred();
         let state = self.lock.own();
-        state.not_before_latest(cx);
+        state.advance_clock_to_latest(cx);
         Call { socket: self, net, state, entered }
     }
 }
@@ -93,7 +93,7 @@ impl Call<'_> {
     /// are added to its backlog.
     pub(super) fn poll_in_passing(&mut self, cx: &mut Cx) {
         if self.state.take_poll_due(SEND_STEP_BYTES) {
-            cx.freshen();
+            cx.refresh_clock();
             self.net.runner(self.socket.core()).poll_in_passing(cx);
         }
     }

@@ -116,7 +116,7 @@ impl Connection {
 
     /// Checks the invariants of the connection and of the state around it. The check performs no
     /// overdue action of TCP, so that a forgotten action is detected. For the simulator, between
-    /// two turns of a core. See [`tcp::Tcb::check_turn`].
+    /// two turns of a core. See [`tcp::Tcb::check_after_output`].
     ///
     /// # Panics
     ///
@@ -129,7 +129,7 @@ impl Connection {
     pub(crate) fn check_memory(&self, net: &Net, cx: &mut Cx) -> (Option<tcp::Edges>, MemoryInfo) {
         let mut state = self.lock.own();
         // The timer wheel may fire one tick late.
-        let edges = state.tcb.check_turn(cx.now - TICK);
+        let edges = state.tcb.check_after_output(cx.now - TICK);
         if let Some(deadline) = state.tcb.next_deadline() {
             assert!(self.is_armed(deadline), "no timer is armed for {deadline:?}");
         }

@@ -15,7 +15,7 @@ use super::Connection;
 use crate::{
     base::errno::Errno,
     cx::Cx,
-    route::Path,
+    route::CachedDst,
     socket::net::Net,
     socket::{
         TimeWaitSocket,
@@ -93,7 +93,7 @@ impl Connection {
     /// # Errors
     /// `EOPNOTSUPP` if `net.ipv4.tcp_fastopen` does not allow clients; otherwise as
     /// [`connect_with`](Self::connect_with).
-    pub fn connect_sending<P: Payload>(
+    pub fn connect_and_send<P: Payload>(
         net: &Net,
         cx: &mut Cx,
         remote: SocketAddr,
@@ -213,11 +213,12 @@ fn start(
     let is_bound = options.local.is_some_and(|local| local.port() != 0);
     let bound = is_bound.then_some(bind);
     let time_wait = time_wait_of(net, cx, &name, bound)?;
-    let path = net.route(cx, tuple.remote, Some(tuple.local.ip()), name.core)?;
+    let source = Some(tuple.local.ip());
+    let dst = net.route(cx, tuple.remote, source, Some(hash), name.core)?;
     let reuse = time_wait.as_ref().map(|(_, reuse)| *reuse);
-    let params = open_params(net, cx, &name, &path, &options.settings, reuse);
+    let params = open_params(net, cx, &name, &dst, &options.settings, reuse);
     let tcb = Tcb::connect(&mut cx.tcp(), &params);
-    let socket = Connection::new(net, cx, &name, Box::new(tcb), Some(path), bind);
+    let socket = Connection::new(net, cx, &name, Box::new(tcb), Some(dst), bind);
     socket.settings().inherit(&options.settings);
     if params.fast_open != FastOpen::Off {
         socket.set_records_fast_open(net.fast_open().is_retry_due(cx.now));
@@ -270,11 +271,11 @@ fn open_params(
     net: &Net,
     cx: &Cx,
     name: &FlowName,
-    path: &Path,
+    dst: &CachedDst,
     settings: &SocketSettings,
     reuse: Option<Reuse>,
 ) -> OpenParams {
-    let mut params = net.open_params(name, path, cx.now);
+    let mut params = net.open_params(name, dst, cx.now);
     params.options = settings.tcp.clone();
     if settings.fast_open_connect {
         let (to, no_cookie) = (name.tuple.remote.ip(), settings.fast_open_no_cookie);
@@ -302,7 +303,7 @@ fn register(
             net.demux().insert_bound(hash, tuple, entry, bind, &cx.reader().pin())
         }
         (None, None) => net.demux().insert(hash, tuple, entry),
-        (Some(time_wait), _) => match time_wait.give_way(net, cx, entry) {
+        (Some(time_wait), _) => match time_wait.replace_with(net, cx, entry) {
             true => Ok(()),
             false => Err(Errno::EADDRNOTAVAIL),
         },

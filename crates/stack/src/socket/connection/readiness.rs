@@ -25,7 +25,7 @@ impl Connection {
     }
 
     /// Returns the event count of threads that wait for data (or the end of the stream), or for
-    /// space to write. See [`pass_as_waiter`](Self::pass_as_waiter).
+    /// space to write. See [`sync_with_owner`](Self::sync_with_owner).
     #[must_use]
     pub const fn waiters(&self, interest: Readiness) -> &EventCount {
         if interest.contains(Readiness::WRITE) { &self.writers } else { &self.readers }
@@ -35,7 +35,7 @@ impl Connection {
     /// [`waiters`](Self::waiters) calls this before each check of its condition, so that a change
     /// after the check wakes the thread. Without this call, the thread may miss both the change and
     /// the wake.
-    pub fn pass_as_waiter(&self) {
+    pub fn sync_with_owner(&self) {
         self.lock.pass();
     }
 

@@ -122,7 +122,7 @@ impl Call<'_> {
                         sent += taken;
                         // The next call reports an error that arrived meanwhile.
                         if taken < len || self.state.tcb.has_error() {
-                            self.state.tcb.cut_write();
+                            self.state.tcb.end_write_early();
                             return Ok(sent);
                         }
                     }
@@ -165,7 +165,7 @@ impl Call<'_> {
         self.state.settle(self.socket, self.net, cx);
         cx.do_softirq();
         self.poll_in_passing(cx);
-        backlog::work_off(self.socket, &mut self.state, self.net, cx)
+        backlog::drain_backlog(self.socket, &mut self.state, self.net, cx)
     }
 }
 

@@ -59,7 +59,7 @@ impl StreamState {
         if !self.prequeue.is_empty() {
             // If an ACK was sent above, it has canceled the delayed-ACK timer, which limits the
             // time that packets wait for the reader. The timer is armed again.
-            self.tcb.watch_reader(&cx.tcp());
+            self.tcb.arm_prequeue_delack(&cx.tcp());
         }
         debug_assert!(cx.out.is_empty(), "segments were not transmitted");
         socket.arm(net, self.tcb.next_deadline());
@@ -75,12 +75,12 @@ impl StreamState {
     /// Sends, and updates the tables according to the connection's state.
     #[inline(never)]
     fn settle_state(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
-        if self.tcb.take_route_doubt() {
+        if self.tcb.take_negative_advice() {
             self.dst = None;
         }
         // The route entry is checked before segmentation, because the path MTU may have changed.
         if self.hashed {
-            self.check_path(socket, net, cx);
+            self.refresh_dst(socket, net, cx);
         }
         self.output(socket, net, cx);
         self.confirm_neighbor(cx.now);
@@ -90,7 +90,7 @@ impl StreamState {
             _ => {}
         }
         self.count_orphan(socket, net, cx);
-        self.follow_fast_open(socket, net, cx);
+        self.report_fast_open(socket, net, cx);
     }
 
     /// Publishes readiness to lock-free readers and charges the TCP memory account.
@@ -182,13 +182,13 @@ impl StreamState {
     /// before their handshake has completed.
     pub(super) fn end_early(&mut self) {
         if let Some(listener) = self.early.take().and_then(|listener| listener.upgrade()) {
-            listener.early_done();
+            listener.uncount_early();
         }
     }
 
     /// Reports to the listener that the handshake of an early connection has ended. For an active
     /// open, records the result of Fast Open for later connects.
-    fn follow_fast_open(&mut self, socket: &Connection, net: &Net, cx: &Cx) {
+    fn report_fast_open(&mut self, socket: &Connection, net: &Net, cx: &Cx) {
         let state = self.tcb.state();
         if self.early.is_some() && state != State::SynRecv {
             self.end_early();
@@ -222,7 +222,7 @@ impl StreamState {
             return;
         }
         if !is_orphan {
-            net.orphan_gone();
+            net.orphan_release();
         } else if self.tcb.is_out_of_memory(&cx.tcp().memory)
             || !net.orphan_admit(cx.sysctls().tcp_max_orphans)
         {
@@ -250,7 +250,7 @@ impl StreamState {
         if cx.out.is_empty() {
             return;
         }
-        let current = self.check_path(socket, net, cx);
+        let current = self.refresh_dst(socket, net, cx);
         self.hand_down(socket, cx, current);
     }
 
@@ -287,9 +287,9 @@ impl StreamState {
     /// queue or its device holds data of the connection, because packets in another queue could
     /// overtake that data. Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
     fn tx_queue(&mut self, socket: &Connection, cx: &Cx) -> QueueId {
-        let Some(path) = &self.dst else { return QueueId(0) };
-        let queue = path.tx.pick_queue(cx, socket.name.core, socket.name.hash);
-        let mapping = DeviceQueue { device: path.tx.device_index(), queue };
+        let Some(dst) = &self.dst else { return QueueId(0) };
+        let queue = dst.tx.pick_queue(cx, socket.name.core, socket.name.hash);
+        let mapping = DeviceQueue { device: dst.tx.device_index(), queue };
         if self.tx_mapping != Some(mapping) {
             self.change_tx_queue(socket, cx, mapping)
         } else {
@@ -318,30 +318,31 @@ impl StreamState {
     /// MTU of a new entry to TCP (Linux: `tcp_current_mss`). Returns whether the cached entry was
     /// current.
     #[inline]
-    pub(in crate::socket) fn check_path(
+    pub(in crate::socket) fn refresh_dst(
         &mut self,
         socket: &Connection,
         net: &Net,
         cx: &Cx,
     ) -> bool {
-        let current = self.dst.as_ref().is_some_and(|path| net.is_current(cx, path));
+        let current = self.dst.as_ref().is_some_and(|dst| net.is_current(cx, dst));
         if !current {
-            self.resolve_path(socket, net, cx);
+            self.lookup_dst(socket, net, cx);
         }
         current
     }
 
     #[cold]
-    fn resolve_path(&mut self, socket: &Connection, net: &Net, cx: &Cx) {
+    fn lookup_dst(&mut self, socket: &Connection, net: &Net, cx: &Cx) {
         cx.count(Counter::DstMiss, 1);
         // The device of the new route entry may not use TCP Small Queues.
         if let Some(since) = self.throttled_since.take() {
             wmem::count_throttled(cx, since);
         }
-        let FourTuple { local, remote } = socket.name.tuple;
-        self.dst = net.route(cx, remote, Some(local.ip()), socket.name.core).ok();
+        let FlowName { tuple: FourTuple { local, remote }, hash, core } = socket.name;
+        self.dst = net.route(cx, remote, Some(local.ip()), Some(hash), core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_device(dst.gso_max_bytes, dst.sums_payload);
+            self.tcb.set_route_quickack(dst.metrics.quickack);
             // A socket that ignores reports of the path MTU uses the device's MTU.
             let mtu = if takes_reports(socket) { dst.mtu } else { dst.device.caps().mtu };
             self.tcb.set_path_mtu(mtu);
@@ -354,13 +355,13 @@ impl StreamState {
     /// # Panics
     /// If either does not hold.
     pub(in crate::socket) fn check_dst(&self, socket: &Connection, net: &Net, cx: &Cx) {
-        let Some(path) = &self.dst else { return };
-        assert!(path.dst.refs() > 0, "a held route entry without references: {path:?}");
-        if net.is_current(cx, path) {
+        let Some(dst) = &self.dst else { return };
+        assert!(dst.dst.refs() > 0, "a held route entry without references: {dst:?}");
+        if net.is_current(cx, dst) {
             let FourTuple { local, remote } = socket.name.tuple;
             assert!(
-                net.would_answer(cx, path, remote, local.ip()),
-                "a stale entry counts as current: {path:?}"
+                net.agrees_with_lookup(cx, dst, remote, local.ip(), Some(socket.name.hash)),
+                "a stale entry counts as current: {dst:?}"
             );
         }
     }
@@ -377,7 +378,7 @@ impl StreamState {
             let time_wait = TimeWaitSocket::new(&socket.name, wait_state, socket.bind);
             net.demux().replace(hash, tuple, Entry::TimeWait(Arc::clone(&time_wait)));
             self.hashed = false;
-            self.place = None;
+            self.permit = None;
             self.dst = None;
             socket.rx_dst.end();
             time_wait.arm(net);
@@ -398,7 +399,7 @@ impl StreamState {
             net.demux().remove(socket.name.hash, &socket.name.tuple, |entry| {
                 matches!(entry, Entry::Stream(stream) if std::ptr::eq(&raw const **stream, socket))
             });
-            self.place = None;
+            self.permit = None;
         }
     }
 }

@@ -92,8 +92,9 @@ impl Connection {
         mut packet: Packet,
     ) -> bool {
         let device = DeviceIndex(packet.meta().rx_device);
-        let serves = self.rx_dst.serves(rx.net, rx.cx.sysctls().rx_dst_mode, device, rx.rcu);
-        leave_rcu(&mut packet, dst, serves).count(rx.cx);
+        let replaced =
+            self.rx_dst.replaces_packet_dst(rx.net, rx.cx.sysctls().rx_dst_mode, device, rx.rcu);
+        leave_rcu(&mut packet, dst, replaced).count(rx.cx);
         let net = rx.net;
         let queued = place.queue(packet, &mut |state, work| state.softirq(self, net, rx.cx, work));
         if queued == Queued::ForHolder {
@@ -161,7 +162,7 @@ impl Connection {
 
     /// Softirq: makes the connection free cached or held packets, because memory is scarce or the
     /// setting has changed.
-    pub(crate) fn relieve(&self, net: &Net, cx: &mut Cx) {
+    pub(crate) fn reclaim_memory(&self, net: &Net, cx: &mut Cx) {
         self.free_read_packets(cx);
         let _ = self.deferred(net, cx, DEFERRED_TRIM);
     }

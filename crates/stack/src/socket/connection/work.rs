@@ -46,19 +46,19 @@ impl StreamState {
                 let dst = PacketDst::taken_from(&mut packet);
                 self.packet(socket, net, cx, packet, dst);
             }
-            Work::Deferred(DEFERRED_TRIM) => self.relieve(socket, net, cx),
+            Work::Deferred(DEFERRED_TRIM) => self.reclaim_memory(socket, net, cx),
             Work::Deferred(bits) => {
                 self.sync_clock(cx);
                 // `settle` checks the route entry before it sends. Other work may send segments
                 // before `settle`, so the entry is checked here.
                 if self.hashed && bits != DEFERRED_FLUSH {
-                    self.check_path(socket, net, cx);
+                    self.refresh_dst(socket, net, cx);
                 }
                 if bits & DEFERRED_ICMP != 0 {
                     self.take_reports(socket, net, cx);
                 }
                 if bits & DEFERRED_TRIM != 0 {
-                    self.tcb.relieve(&mut cx.tcp());
+                    self.tcb.reclaim_memory(&mut cx.tcp());
                 }
                 if bits & DEFERRED_TIMER != 0 {
                     self.fetch_prequeue(socket, net, cx);
@@ -70,8 +70,8 @@ impl StreamState {
     }
 
     /// Frees packets that the connection caches or holds; most connections have none.
-    fn relieve(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
-        if self.tcb.relieve(&mut cx.tcp()) {
+    fn reclaim_memory(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
+        if self.tcb.reclaim_memory(&mut cx.tcp()) {
             self.settle(socket, net, cx);
         }
     }
@@ -88,7 +88,7 @@ impl StreamState {
         dst: PacketDst<'_>,
     ) {
         self.sync_clock(cx);
-        self.remember(socket, net, cx, DeviceIndex(packet.meta().rx_device), dst);
+        self.cache_rx_dst(socket, net, cx, DeviceIndex(packet.meta().rx_device), dst);
         let mut header = SegmentHeader::default();
         if let Some(packet) = parse(cx, packet, &mut header) {
             self.input(cx, &header, packet);
@@ -101,7 +101,7 @@ impl StreamState {
     /// Stores the route entry (dst) of a packet that arrived on `device`, if the connection is
     /// established and has no valid input route entry; otherwise releases the entry.
     #[inline]
-    pub(in crate::socket) fn remember(
+    pub(in crate::socket) fn cache_rx_dst(
         &self,
         socket: &Connection,
         net: &Net,
@@ -127,7 +127,7 @@ impl StreamState {
                 && takes_reports(socket)
                 && net.learn_path_mtu(socket.name.tuple.remote.ip(), dst, mtu, cx)
             {
-                self.check_path(socket, net, cx);
+                self.refresh_dst(socket, net, cx);
             }
         }
     }

@@ -12,7 +12,7 @@ use std::{
 use pkt::DropReason;
 
 use super::{
-    CachedPath, DatagramSocket, Ends, SendControl, SocketKind,
+    DatagramDst, DatagramSocket, Ends, SendControl, SocketKind,
     table::{Bound, DatagramTable},
     target::scope_of,
 };
@@ -155,7 +155,7 @@ impl DatagramSocket {
             net.table_of(self.kind).unbind(net.demux(), &cx.reader(), self, port);
             // The table may keep the socket until the end of a grace period. The socket must not
             // keep devices for that time.
-            state.path = None;
+            state.dst = None;
             self.rx_dst.end();
             while let Some(packet) = state.queue.pop() {
                 cx.drop_packet(DropReason::SocketClosed, packet);
@@ -242,10 +242,10 @@ impl super::call::Call<'_> {
         let target = state.target_at(socket, net, cx, to, &SendControl::default())?;
         let (remote, mut lookup) = (target.remote, target.lookup);
         let hop = lookup.hop(net, cx, socket.flags.broadcast())?;
-        let path = net.path_along(cx, &hop, socket.core)?;
+        let dst = net.dst_of_hop(cx, &hop, socket.core)?;
         let local = scoped(hop.source, state.local.port(), hop.index);
         lookup.source = Some(hop.source);
-        state.path = Some(CachedPath { lookup, path });
+        state.dst = Some(DatagramDst { lookup, dst });
         (state.local, state.source, state.remote) = (local, lookup.source, Some(remote));
         state.device = scope_of(to).or(state.device);
         let tuple = tcp::FourTuple { local, remote };
@@ -265,7 +265,7 @@ impl super::call::Call<'_> {
             return;
         }
         let local = state.bound;
-        (state.local, state.remote, state.path) = (local, None, None);
+        (state.local, state.remote, state.dst) = (local, None, None);
         state.source = Some(local.ip()).filter(|ip| net.is_local(cx, *ip));
         state.device = scope_of(local);
         socket.rx_dst.end();

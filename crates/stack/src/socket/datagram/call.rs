@@ -30,7 +30,7 @@ impl DatagramSocket {
     /// Begins a call: takes the lock and reads the clock.
     #[inline]
     pub(super) fn begin_call<'a>(&'a self, net: &'a Net, cx: &mut Cx) -> Call<'a> {
-        cx.freshen();
+        cx.refresh_clock();
         self.begin_untimed_call(net, cx)
     }
 
@@ -61,7 +61,7 @@ impl Call<'_> {
         cx.do_softirq();
         if self.state.sent_unpolled >= POLL_EVERY_BYTES {
             self.state.sent_unpolled = 0;
-            cx.freshen();
+            cx.refresh_clock();
             self.net.runner(socket.core).poll_in_passing(cx);
         }
         if !self.state.is_undisturbed() {

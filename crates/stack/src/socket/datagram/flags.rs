@@ -47,12 +47,12 @@ impl VersionFlags {
 impl DatagramFlags {
     pub(super) fn new(settings: &SocketSettings) -> Self {
         let flags = Self::default();
-        flags.follow(settings);
+        flags.copy_from(settings);
         flags
     }
 
     /// Copies the options from `settings`.
-    pub(super) fn follow(&self, settings: &SocketSettings) {
+    pub(super) fn copy_from(&self, settings: &SocketSettings) {
         let datagram = settings.datagram;
         self.broadcast.store(datagram.broadcast, Ordering::Relaxed);
         self.no_check.store(datagram.no_check, Ordering::Relaxed);

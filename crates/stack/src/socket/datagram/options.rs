@@ -45,8 +45,8 @@ impl DatagramSocket {
             }
             _ => {}
         }
-        self.settings.follow(&next);
-        self.flags.follow(&next);
+        self.settings.copy_from(&next);
+        self.flags.copy_from(&next);
         let mut call = self.begin_untimed_call(net, cx);
         call.state.rcvbuf = next.tcp.rcvbuf.unwrap_or(call.state.rcvbuf);
         call.state.sndbuf = next.tcp.sndbuf.unwrap_or(call.state.sndbuf);

@@ -11,9 +11,10 @@
 //! destination that the first messages of two consecutive calls name, and otherwise finds the entry
 //! in a read section, without a shared write.
 //!
-//! Differs from Linux: `UDP_SEGMENT` cuts the payload here, not at the device. A datagram larger
-//! than the path MTU is refused with `EMSGSIZE` even with `IP_PMTUDISC_DONT`, because this stack
-//! sends no fragments.
+//! A datagram that is longer than the path MTU is sent in fragments, or refused with `EMSGSIZE` if
+//! `IP_MTU_DISCOVER` asks for DF.
+//!
+//! Differs from Linux: `UDP_SEGMENT` cuts the payload here, not at the device.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,7 +23,7 @@ use sync::epoch::Section;
 use tcp::FourTuple;
 
 use super::{
-    CachedPath, DatagramSocket, SocketKind,
+    DatagramDst, DatagramSocket, SocketKind,
     build::{Checks, check_echo, datagram, echo},
     call::Call,
     target::Target,
@@ -43,7 +44,7 @@ use crate::{
     socket::{net::Net, wmem::Wmem},
     transmit::{
         dst::{DstHandle, DstTail, RouteKind},
-        ip_output::{self, Sender},
+        ip_output::{self, IpFields, MtuDiscover, Sender},
         link_output::{self, LinkAddresses},
     },
 };
@@ -103,11 +104,12 @@ impl DatagramSocket {
     ///
     /// # Errors
     /// A pending error of an earlier datagram; `EDESTADDRREQ` without a destination, `EMSGSIZE` for
-    /// a datagram larger than the path MTU, `EAGAIN` if the send buffer is full, `EACCES` for a
-    /// broadcast address without `SO_BROADCAST`, `EINVAL` for port 0, for too many segments, for a
-    /// link-local address without its scope and for a message of a ping socket that is no echo
-    /// request, `ENOBUFS` without memory, `EAFNOSUPPORT` for an IPv6 address on an IPv4 socket,
-    /// `ENETDOWN` for a closed socket, and errors of the route.
+    /// a datagram above 65,507 bytes (65,527 over IPv6), or above the path MTU if it may not be
+    /// fragmented, `EAGAIN` if the send buffer is full, `EACCES` for a broadcast address without
+    /// `SO_BROADCAST`, `EINVAL` for port 0, for too many segments, for a link-local address without
+    /// its scope and for a message of a ping socket that is no echo request, `ENOBUFS` without
+    /// memory, `EAFNOSUPPORT` for an IPv6 address on an IPv4 socket, `ENETDOWN` for a closed
+    /// socket, and errors of the route.
     pub fn send_batch(
         &self,
         net: &Net,
@@ -132,7 +134,7 @@ impl DatagramSocket {
 /// Packets of consecutive messages with one route entry, not yet passed to the device.
 struct TxBatch<'p> {
     list: PacketList,
-    path: Option<(DstHandle<'p>, Option<LinkAddresses>, QueueId)>,
+    dst: Option<(DstHandle<'p>, Option<LinkAddresses>, QueueId)>,
 }
 
 impl Call<'_> {
@@ -148,8 +150,8 @@ impl Call<'_> {
         let rcu = reader.pin();
         // The route entry is taken out of the socket, so that the socket's state can change while
         // packets refer to the entry.
-        let cached = self.take_path(cx, first)?;
-        let mut batch = TxBatch { list: PacketList::new(), path: None };
+        let cached = self.take_dst(cx, first)?;
+        let mut batch = TxBatch { list: PacketList::new(), dst: None };
         let mut sent = 0;
         let mut result = Ok(());
         for message in messages {
@@ -161,7 +163,7 @@ impl Call<'_> {
         }
         batch.flush(cx);
         drop(batch);
-        self.state.path = cached;
+        self.state.dst = cached;
         match result {
             Err(errno) if sent == 0 => Err(errno),
             _ => Ok(sent),
@@ -171,17 +173,17 @@ impl Call<'_> {
     /// Returns the route entry that the socket caches for the destination of `message`, looked up
     /// again if it is stale. An unconnected socket caches the entry of a destination from the
     /// second consecutive call on.
-    fn take_path(
+    fn take_dst(
         &mut self,
         cx: &Cx,
         message: &SendMessage<'_>,
-    ) -> Result<Option<CachedPath>, Errno> {
+    ) -> Result<Option<DatagramDst>, Errno> {
         let (net, socket) = (self.net, self.socket);
         let state = &mut *self.state;
         let Target { remote, lookup } =
             state.target(socket, net, cx, message.to, &message.control)?;
-        if let Some(cached) = state.path.take() {
-            if cached.lookup == lookup && net.is_current(cx, &cached.path) {
+        if let Some(cached) = state.dst.take() {
+            if cached.lookup == lookup && net.is_current(cx, &cached.dst) {
                 cx.count(Counter::DstHit, 1);
                 return Ok(Some(cached));
             }
@@ -194,8 +196,8 @@ impl Call<'_> {
             return Ok(None);
         }
         let hop = lookup.hop(net, cx, socket.flags.broadcast())?;
-        let path = net.path_along(cx, &hop, socket.core)?;
-        Ok(Some(CachedPath { lookup, path }))
+        let dst = net.dst_of_hop(cx, &hop, socket.core)?;
+        Ok(Some(DatagramDst { lookup, dst }))
     }
 
     /// Makes the packets of one message and adds them to the batch.
@@ -203,7 +205,7 @@ impl Call<'_> {
         &mut self,
         cx: &mut Cx,
         message: &SendMessage<'_>,
-        cached: Option<&'p CachedPath>,
+        cached: Option<&'p DatagramDst>,
         rcu: &'p Section<'_>,
         batch: &mut TxBatch<'p>,
     ) -> Result<(), Errno>
@@ -214,14 +216,17 @@ impl Call<'_> {
         let target = self.state.target(socket, net, cx, message.to, &message.control)?;
         let v4 = target.remote.is_ipv4();
         self.check_room(cx, v4)?;
-        let dst = self.path_to(cx, &target, cached, rcu)?;
+        let dst = self.dst_to(cx, &target, cached, rcu)?;
         let source = target.lookup.source.unwrap_or_else(|| dst.cold().source);
         let local = SocketAddr::new(source, self.state.local.port());
         let tuple = FourTuple { local, remote: target.remote };
         let hash = net.demux().hash(&tuple);
         let made = match socket.kind {
             SocketKind::Udp => self.make_datagrams(cx, message, &dst, &tuple, hash),
-            SocketKind::Ping => make_echo(cx, message, &dst, &tuple, hash),
+            SocketKind::Ping => {
+                let mtu = if self.may_fragment() { u32::MAX } else { dst.mtu };
+                make_echo(cx, message, mtu, &tuple, hash)
+            }
         };
         made.inspect_err(|errno| {
             ip_output::discard_output(cx);
@@ -282,11 +287,11 @@ impl Call<'_> {
         }
     }
 
-    fn path_to<'p>(
+    fn dst_to<'p>(
         &self,
         cx: &Cx,
         target: &Target,
-        cached: Option<&'p CachedPath>,
+        cached: Option<&'p DatagramDst>,
         rcu: &'p Section<'_>,
     ) -> Result<DstHandle<'p>, Errno>
     where
@@ -295,7 +300,7 @@ impl Call<'_> {
         if let Some(cached) = cached
             && cached.lookup == target.lookup
         {
-            return Ok(cached.path.dst.handle());
+            return Ok(cached.dst.dst.handle());
         }
         let (net, socket) = (self.net, self.socket);
         let hop = target.lookup.hop(net, cx, socket.flags.broadcast())?;
@@ -314,13 +319,21 @@ impl Call<'_> {
         let segment = usize::from(segment);
         let size = if segment == 0 || segment >= len { len } else { segment };
         let (room, max) = (room_in(dst.mtu, v4), room_in(u32::MAX, v4));
-        if size + UDP_HEADER_LEN > room || len + UDP_HEADER_LEN > max {
+        let is_long = size + UDP_HEADER_LEN > room && (size < len || !self.may_fragment());
+        if is_long || len + UDP_HEADER_LEN > max {
             return Err(Errno::EMSGSIZE);
         }
         if size > 0 && len.div_ceil(size) > SEGMENTS_MAX {
             return Err(Errno::EINVAL);
         }
         Ok(size)
+    }
+
+    /// Whether datagrams that are longer than the path MTU are sent in fragments. Linux:
+    /// `ip_sk_ignore_df`.
+    fn may_fragment(&self) -> bool {
+        let discover = self.socket.settings.ip_fields().mtu_discover;
+        !matches!(discover, Some(MtuDiscover::Do | MtuDiscover::Probe | MtuDiscover::Interface))
     }
 
     /// Adds headers to the packets in `cx.out`, and adds the packets to the batch.
@@ -333,21 +346,18 @@ impl Call<'_> {
         hash: u32,
         batch: &mut TxBatch<'p>,
     ) {
-        let (net, socket) = (self.net, self.socket);
+        // `segment_size` allows a datagram above the MTU only if it is the whole message.
+        let max = room_in(dst.mtu, tuple.is_ipv4());
+        if cx.out.len() == 1 && cx.out.bytes() > max {
+            batch.flush(cx);
+            return self.hand_down_long(cx, message, &dst, tuple, hash);
+        }
+        let socket = self.socket;
         if dst.completes {
             Wmem::charge_all(&socket.wmem, &mut cx.out);
         }
         let kind = dst.tail().kind;
-        let is_group = matches!(kind, RouteKind::Broadcast | RouteKind::Multicast);
-        let mut fields = socket.settings.ip_fields();
-        let v4 = tuple.is_ipv4();
-        if let Some(class) = message.control.tos {
-            fields.set_class(class);
-        }
-        let multicast = (kind == RouteKind::Multicast).then(|| socket.flags.multicast_hops(v4));
-        if let Some(hops) = message.control.ttl.or(multicast) {
-            fields.set_hops(hops);
-        }
+        let fields = self.fields(message, kind, tuple.is_ipv4());
         // A counter shared by several peers would tell one peer how many datagrams the others got
         // (`transmit::ident`), so only datagrams to the connected peer use the socket's counter.
         // Other datagrams need no identification with DF, and get a random one without.
@@ -355,26 +365,81 @@ impl Call<'_> {
         let ids = is_peer.then_some(&mut self.state.ip_id);
         let sender = Sender { tuple, protocol: socket.protocol(), fields, ids };
         let queue = dst.tx.pick_queue(cx, socket.core, hash);
-        if is_group {
+        if matches!(kind, RouteKind::Broadcast | RouteKind::Multicast) {
             batch.flush(cx);
             let mut list = PacketList::new();
             ip_output::add_headers(cx, dst, sender, None, &mut list);
-            count_group(cx, kind, v4, &list);
-            if loops_back(net, cx, socket, dst.tail(), tuple.remote.ip()) {
-                loop_back(net, cx, &mut list);
+            self.output(cx, &dst, queue, list, (tuple.remote.ip(), fields));
+            return;
+        }
+        let frame = link_output::addresses(&dst);
+        batch.switch_to(cx, dst, frame, queue);
+        ip_output::add_headers(cx, dst, sender, frame, &mut batch.list);
+    }
+
+    /// Sends the datagram in `cx.out`, which is longer than the MTU, in fragments. Fragments need
+    /// an identification that is not reused soon, so the counters of `transmit::ident` supply it.
+    #[cold]
+    fn hand_down_long(
+        &self,
+        cx: &mut Cx,
+        message: &SendMessage<'_>,
+        dst: &DstHandle<'_>,
+        tuple: &FourTuple,
+        hash: u32,
+    ) {
+        let (src, to, protocol) = (tuple.local.ip(), tuple.remote.ip(), self.socket.protocol());
+        let mut id = self.net.ip_ids().next(src, to, protocol, cx.now, &mut cx.rng);
+        let fields = self.fields(message, dst.tail().kind, tuple.is_ipv4());
+        let fields = IpFields { mtu_discover: Some(MtuDiscover::Dont), ..fields };
+        let sender = Sender { tuple, protocol, fields, ids: Some(&mut id) };
+        let queue = dst.tx.pick_queue(cx, self.socket.core, hash);
+        let mut list = PacketList::new();
+        ip_output::add_headers_and_cut(cx, dst, sender, &mut list);
+        if dst.completes {
+            Wmem::charge_all(&self.socket.wmem, &mut list);
+        }
+        self.output(cx, dst, queue, list, (to, fields));
+    }
+
+    /// Returns the IP header fields of a message whose route has this kind.
+    fn fields(&self, message: &SendMessage<'_>, kind: RouteKind, v4: bool) -> IpFields {
+        let mut fields = self.socket.settings.ip_fields();
+        if let Some(class) = message.control.tos {
+            fields.set_class(class);
+        }
+        let multicast = || self.socket.flags.multicast_hops(v4);
+        let default = (kind == RouteKind::Multicast).then(multicast);
+        if let Some(hops) = message.control.ttl.or(default) {
+            fields.set_hops(hops);
+        }
+        fields
+    }
+
+    /// Passes IP packets to `to` with these header fields to the link layer. Those to a group are
+    /// also delivered to this host.
+    fn output(
+        &self,
+        cx: &mut Cx,
+        dst: &DstHandle<'_>,
+        queue: QueueId,
+        mut list: PacketList,
+        (to, fields): (IpAddr, IpFields),
+    ) {
+        let kind = dst.tail().kind;
+        if matches!(kind, RouteKind::Broadcast | RouteKind::Multicast) {
+            count_group(cx, kind, to.is_ipv4(), &list);
+            if loops_back(self.net, cx, self.socket, dst.tail(), to) {
+                loop_back(self.net, cx, &mut list);
             }
-            if stays_here(tuple.remote.ip(), multicast.and(message.control.ttl.or(multicast))) {
+            if kind == RouteKind::Multicast && stays_here(to, fields) {
                 while let Some(packet) = list.pop_front() {
                     cx.pool.free(packet);
                 }
                 return;
             }
-            let _ = link_output::output(cx, &dst, queue, &mut list);
-            return;
         }
-        let frame = link_output::addresses(&dst);
-        batch.follow(cx, dst, frame, queue);
-        ip_output::add_headers(cx, dst, sender, frame, &mut batch.list);
+        let _ = link_output::output(cx, dst, queue, &mut list);
     }
 }
 
@@ -388,12 +453,14 @@ fn count_group(cx: &Cx, kind: RouteKind, v4: bool, list: &PacketList) {
     cx.count(octets.of_version(v4), list.bytes() as u64);
 }
 
-/// Whether a datagram to `group` never leaves this host: with a TTL or hop limit `hops` of zero,
-/// and to an IPv6 group whose scope is the interface (RFC 4291 §2.7). Linux: `ip_mc_output`,
+/// Whether a datagram to `group` never leaves this host: with a TTL or hop limit of zero, and to an
+/// IPv6 group whose scope is the interface (RFC 4291 §2.7). Linux: `ip_mc_output`,
 /// `ip6_finish_output2`.
-fn stays_here(group: IpAddr, hops: Option<u8>) -> bool {
-    let inside = matches!(group, IpAddr::V6(ip) if ip.is_multicast() && ip.octets()[1] & 0x0f <= 1);
-    inside || hops == Some(0)
+const fn stays_here(group: IpAddr, fields: IpFields) -> bool {
+    match group {
+        IpAddr::V4(_) => matches!(fields.ttl, Some(0)),
+        IpAddr::V6(ip) => matches!(fields.hop_limit, Some(0)) || ip.octets()[1] & 0x0f <= 1,
+    }
 }
 
 /// Returns the largest number of bytes after the IP header of a packet with this MTU. The length
@@ -404,17 +471,17 @@ fn room_in(mtu: u32, v4: bool) -> usize {
     (mtu as usize).saturating_sub(header).min(max)
 }
 
-/// Makes the echo request of one message, in `cx.out`.
+/// Makes the echo request of one message, which fits a packet of `mtu` bytes, in `cx.out`.
 fn make_echo(
     cx: &mut Cx,
     message: &SendMessage<'_>,
-    dst: &DstHandle<'_>,
+    mtu: u32,
     tuple: &FourTuple,
     hash: u32,
 ) -> Result<(), Errno> {
     let v4 = tuple.is_ipv4();
     check_echo(message.payload, v4)?;
-    if message.payload.len() > room_in(dst.mtu, v4) {
+    if message.payload.len() > room_in(mtu, v4) {
         return Err(Errno::EMSGSIZE);
     }
     let packet = echo(cx, message.payload, tuple, hash).ok_or(Errno::ENOBUFS)?;
@@ -456,24 +523,24 @@ fn loop_back(net: &Net, cx: &mut Cx, list: &mut PacketList) {
 impl<'p> TxBatch<'p> {
     /// Transmits the batch, unless the next packets have the same route entry, link addresses and
     /// queue.
-    fn follow(
+    fn switch_to(
         &mut self,
         cx: &mut Cx,
         dst: DstHandle<'p>,
         frame: Option<LinkAddresses>,
         queue: QueueId,
     ) {
-        let same = self.path.as_ref().is_some_and(|(before, link, from)| {
+        let same = self.dst.as_ref().is_some_and(|(before, link, from)| {
             core::ptr::eq(before.tail(), dst.tail()) && *link == frame && *from == queue
         });
         if !same {
             self.flush(cx);
-            self.path = Some((dst, frame, queue));
+            self.dst = Some((dst, frame, queue));
         }
     }
 
     fn flush(&mut self, cx: &mut Cx) {
-        if let Some((dst, frame, queue)) = self.path.take()
+        if let Some((dst, frame, queue)) = self.dst.take()
             && !self.list.is_empty()
         {
             let _ = ip_output::pass_on(cx, &dst, frame, queue, &mut self.list);

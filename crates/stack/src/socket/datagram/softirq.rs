@@ -68,7 +68,13 @@ impl DatagramSocket {
     /// is connected. Early demux attaches the entry to later datagrams. If a thread owns the
     /// socket, the entry is only released, and a later datagram stores its entry.
     #[cold]
-    pub(crate) fn remember(&self, net: &Net, cx: &mut Cx, device: DeviceIndex, dst: PacketDst<'_>) {
+    pub(crate) fn cache_rx_dst(
+        &self,
+        net: &Net,
+        cx: &mut Cx,
+        device: DeviceIndex,
+        dst: PacketDst<'_>,
+    ) {
         match self.lock.softirq(0, u32::MAX) {
             Entry::Free(mut state) => {
                 state.run_older(&mut |state, work| state.work(self, cx, work));

@@ -24,7 +24,7 @@ use crate::{
 
 /// Treatment of a SYN by Fast Open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Early {
+enum FastOpenDecision {
     /// The SYN starts an ordinary handshake, with this option in its SYN-ACK.
     Handshake(FastOpen),
     /// The data of the SYN is accepted. A client whose cookie was made with the backup key gets
@@ -43,14 +43,14 @@ struct Policy {
 impl Listener {
     /// Answers a SYN with a request, or opens its connection at once by Fast Open.
     pub(super) fn open(self: &Arc<Self>, rx: &mut Rx<'_, '_>, syn: Syn<'_>) {
-        match self.judge_early(rx, &syn) {
-            Early::Handshake(fast_open) => RequestSocket::open(rx, self, syn, fast_open),
-            Early::Accept(cookie) => self.accept_early(rx, syn, cookie),
+        match self.decide_fast_open(rx, &syn) {
+            FastOpenDecision::Handshake(fast_open) => RequestSocket::open(rx, self, syn, fast_open),
+            FastOpenDecision::Accept(cookie) => self.open_early(rx, syn, cookie),
         }
     }
 
-    fn judge_early(&self, rx: &Rx<'_, '_>, syn: &Syn<'_>) -> Early {
-        const PLAIN: Early = Early::Handshake(FastOpen::Off);
+    fn decide_fast_open(&self, rx: &Rx<'_, '_>, syn: &Syn<'_>) -> FastOpenDecision {
+        const PLAIN: FastOpenDecision = FastOpenDecision::Handshake(FastOpen::Off);
         let (sysctls, counters) = (rx.cx.sysctls(), &rx.cx.counters().tcp);
         let (tuple, has_data) = (&syn.name.tuple, !syn.packet.is_empty());
         let offered = syn.header.options.fast_open;
@@ -60,37 +60,37 @@ impl Listener {
         if sysctls.tcp_fastopen & mode::SERVER == 0 || (!has_data && offered.is_none()) {
             return PLAIN;
         }
-        let policy = self.early_policy(rx);
+        let policy = self.fast_open_policy(rx);
         if policy.limit == 0 {
             return PLAIN;
         }
-        if self.early().load(Ordering::Relaxed) >= policy.limit {
+        if self.early_count().load(Ordering::Relaxed) >= policy.limit {
             counters.add(TcpCounter::TcpExtTCPFastOpenListenOverflow, 1);
             return PLAIN;
         }
         if policy.no_cookie || sysctls.tcp_fastopen & mode::SERVER_NO_COOKIE != 0 {
-            return Early::Accept(None);
+            return FastOpenDecision::Accept(None);
         }
         let Some(offered) = offered else { return PLAIN };
         let keys = rx.net.fast_open().keys(sysctls, policy.key);
         let present = keys.cookie(tuple).in_form(offered.is_experimental());
         if offered.is_request() {
-            return Early::Handshake(FastOpen::Grant(present));
+            return FastOpenDecision::Handshake(FastOpen::Grant(present));
         }
         match keys.check(tuple, &offered) {
-            Some(KeyUsed::Primary) => Early::Accept(None),
+            Some(KeyUsed::Primary) => FastOpenDecision::Accept(None),
             Some(KeyUsed::Backup) => {
                 counters.add(TcpCounter::TcpExtTCPFastOpenPassiveAltKey, 1);
-                Early::Accept(Some(present))
+                FastOpenDecision::Accept(Some(present))
             }
             None => {
                 counters.add(TcpCounter::TcpExtTCPFastOpenPassiveFail, 1);
-                Early::Handshake(FastOpen::Grant(present))
+                FastOpenDecision::Handshake(FastOpen::Grant(present))
             }
         }
     }
 
-    fn early_policy(&self, rx: &Rx<'_, '_>) -> Policy {
+    fn fast_open_policy(&self, rx: &Rx<'_, '_>) -> Policy {
         let (settings, sysctls) = (self.settings(rx.rcu), rx.cx.sysctls());
         let limit = match settings.fast_open {
             0 if sysctls.tcp_fastopen & mode::SERVER_ALL != 0 => self.backlog(),
@@ -101,10 +101,10 @@ impl Listener {
 
     /// Creates the connection before the handshake has completed: the data of the SYN can be read,
     /// and the connection waits for `accept`.
-    fn accept_early(self: &Arc<Self>, rx: &mut Rx<'_, '_>, syn: Syn<'_>, cookie: Option<Cookie>) {
+    fn open_early(self: &Arc<Self>, rx: &mut Rx<'_, '_>, syn: Syn<'_>, cookie: Option<Cookie>) {
         let Syn { name, iss_min, header, packet } = syn;
-        let place = match self.claim_place(rx.cx, &name.tuple) {
-            Ok(place) => place,
+        let permit = match self.claim_permit(rx.cx, &name.tuple) {
+            Ok(permit) => permit,
             Err(reason) => return Self::refuse(rx.cx, reason, packet),
         };
         let Some((_, mut params)) = self.open_params(rx, name, iss_min) else {
@@ -115,9 +115,9 @@ impl Listener {
         let tcb = Request::fast_open(&mut cx.tcp(), &params, header, packet);
         let socket = Connection::new(net, cx, name, Box::new(tcb), None, self.flags());
         self.settle_options(cx, &socket);
-        socket.set_early(self);
-        socket.set_place(place);
-        self.early().fetch_add(1, Ordering::Relaxed);
+        socket.set_early_listener(self);
+        socket.set_permit(permit);
+        self.early_count().fetch_add(1, Ordering::Relaxed);
         let entry = Entry::Stream(Arc::clone(&socket));
         if socket.begin(net, cx, |_| net.demux().insert(name.hash, name.tuple, entry)).is_err() {
             // Another core has answered the same SYN meanwhile.
@@ -130,7 +130,7 @@ impl Listener {
 
     /// Removes a connection from the count of early connections, because its handshake has
     /// completed or the connection has ended.
-    pub(crate) fn early_done(&self) {
-        self.early().fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn uncount_early(&self) {
+        self.early_count().fetch_sub(1, Ordering::Relaxed);
     }
 }

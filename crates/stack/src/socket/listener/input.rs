@@ -14,7 +14,7 @@ use tcp::{
     open::syn_cookie::COOKIE_LIFETIME_SECONDS,
 };
 
-use super::{Listener, Syn, request::RequestSocket, source_limit::SourcePlace};
+use super::{Listener, Syn, request::RequestSocket, source_limit::SourcePermit};
 use crate::{
     base::counters::Counter,
     cx::Cx,
@@ -106,12 +106,12 @@ impl Listener {
     }
 
     /// Counts a new request or connection against the limit of the peer's address, and returns its
-    /// place ([`SourcePlace`]); `None` without a limit. On an error the caller drops the segment.
-    pub(in crate::socket) fn claim_place(
+    /// permit ([`SourcePermit`]); `None` without a limit. On an error the caller drops the segment.
+    pub(in crate::socket) fn claim_permit(
         &self,
         cx: &Cx,
         tuple: &FourTuple,
-    ) -> Result<Option<Box<SourcePlace>>, DropReason> {
+    ) -> Result<Option<Box<SourcePermit>>, DropReason> {
         self.source_limit.claim(tuple.remote.ip()).map_err(|_| count_reached(cx))
     }
 
@@ -180,8 +180,8 @@ impl Listener {
     ) -> Option<(DstHandle<'s>, OpenParams)> {
         let (net, cx, rcu) = (rx.net, &*rx.cx, rx.rcu);
         let FourTuple { local, remote } = name.tuple;
-        let core = net.core_of_flow(name.hash);
-        let dst = net.reply_path(cx, remote, Some(local.ip()), core, rcu).ok()?;
+        let (core, flow) = (net.core_of_flow(name.hash), Some(name.hash));
+        let dst = net.reply_dst(cx, remote, Some(local.ip()), flow, core, rcu).ok()?;
         let options = self.settings(rcu).tcp.clone();
         let mut params = OpenParams { options, ..net.open_params(name, &dst, cx.now) };
         if let Some(iss_min) = iss_min

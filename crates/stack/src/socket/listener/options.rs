@@ -7,7 +7,7 @@ use sync::epoch::Section;
 use super::{
     super::{
         BusyPoll,
-        options::{OptionValue, SocketOption, SocketSettings, SocketState},
+        options::{OptionValue, SocketOption, SocketSettings, SocketState, domain_of},
     },
     Listener,
 };
@@ -75,6 +75,9 @@ impl Listener {
     /// # Errors
     /// As [`SocketSettings::get`].
     pub fn option(&self, net: &Net, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
+        if option == SocketOption::Domain {
+            return Ok(domain_of(self.local()));
+        }
         self.settings(&cx.reader().pin()).value_in(SocketState::Listening, option, &net.sysctls())
     }
 

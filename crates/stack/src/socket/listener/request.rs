@@ -16,7 +16,7 @@ use std::sync::{
 use pkt::{DropReason, Packet, Verdict};
 use tcp::{FastOpen, IcmpError, Request, RequestTimer, RequestVerdict, SegmentHeader, SeqNum, Tcb};
 
-use super::{Listener, Syn, source_limit::SourcePlace, syn_queue::Refused};
+use super::{Listener, Syn, source_limit::SourcePermit, syn_queue::Refused};
 use crate::{
     cx::Cx,
     socket::{
@@ -43,9 +43,9 @@ pub(crate) struct RequestSocket {
     /// Relaxed: the insertion into the table orders the store.
     slot: AtomicUsize,
     /// Place of the request in the limit of its source address, until the request ends or passes
-    /// the place to the connection. Only the thread that sets `done` takes the place, so the lock
+    /// the permit to the connection. Only the thread that sets `done` takes the permit, so the lock
     /// is uncontended. `None` without a limit: then no lock is taken.
-    place: Option<Mutex<Option<Box<SourcePlace>>>>,
+    permit: Option<Mutex<Option<Box<SourcePermit>>>>,
     /// State of the handshake. Locked for one segment or timer only, and never during transmission.
     request: Mutex<Request>,
     /// Whether the request has become a connection or has been given up.
@@ -67,8 +67,8 @@ impl RequestSocket {
         };
         let (net, cx) = (rx.net, &mut *rx.cx);
         params.fast_open = fast_open;
-        let place = match listener.claim_place(cx, &name.tuple) {
-            Ok(place) => place,
+        let permit = match listener.claim_permit(cx, &name.tuple) {
+            Ok(permit) => permit,
             Err(reason) => return Listener::refuse(cx, reason, packet),
         };
         let mut tcx = cx.tcp();
@@ -77,7 +77,7 @@ impl RequestSocket {
             Err(reason) => return cx.drop_packet(reason, packet),
         };
         let deadline = request.deadline();
-        let socket = Self::new(listener, name, request, place);
+        let socket = Self::new(listener, name, request, permit);
         if let Err(reason) = socket.register(net, listener.syn_backlog(cx)) {
             ip_output::discard_output(cx);
             return Listener::refuse(cx, reason, packet);
@@ -98,11 +98,11 @@ impl RequestSocket {
         packet: Packet,
     ) {
         let (net, cx) = (rx.net, &mut *rx.cx);
-        let place = match listener.claim_place(cx, &name.tuple) {
-            Ok(place) => place,
+        let permit = match listener.claim_permit(cx, &name.tuple) {
+            Ok(permit) => permit,
             Err(reason) => return Listener::refuse(cx, reason, packet),
         };
-        let socket = Self::new(listener, name, request, place);
+        let socket = Self::new(listener, name, request, permit);
         if net.demux().insert(name.hash, name.tuple, Entry::Request(Arc::clone(&socket))).is_err() {
             // Another core has processed the same segment meanwhile.
             return cx.drop_packet(DropReason::TcpClosed, packet);
@@ -115,14 +115,14 @@ impl RequestSocket {
         listener: &Arc<Listener>,
         name: &FlowName,
         request: Request,
-        place: Option<Box<SourcePlace>>,
+        permit: Option<Box<SourcePermit>>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             name: *name,
             this: this.clone(),
             listener: Arc::clone(listener),
             slot: AtomicUsize::new(NO_SLOT),
-            place: place.map(|place| Mutex::new(Some(place))),
+            permit: permit.map(|permit| Mutex::new(Some(permit))),
             request: Mutex::new(request),
             done: AtomicBool::new(false),
         })
@@ -210,7 +210,7 @@ impl RequestSocket {
         let socket =
             Connection::new(net, cx, &self.name, Box::new(tcb), None, self.listener.flags());
         self.listener.settle_options(cx, &socket);
-        socket.set_place(self.take_place());
+        socket.set_permit(self.take_permit());
         let entry = Entry::Stream(Arc::clone(&socket));
         let begun = socket.begin(net, cx, |_| {
             net.demux().replace(self.name.hash, self.name.tuple, entry);
@@ -275,12 +275,12 @@ impl RequestSocket {
         if !self.done.swap(true, Ordering::AcqRel) {
             self.leave_queue();
             self.remove_entry(net);
-            drop(self.take_place());
+            drop(self.take_permit());
         }
     }
 
-    fn take_place(&self) -> Option<Box<SourcePlace>> {
-        self.place.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn take_permit(&self) -> Option<Box<SourcePermit>> {
+        self.permit.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn leave_queue(&self) {

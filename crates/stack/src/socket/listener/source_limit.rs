@@ -1,15 +1,15 @@
 //! Counts of the connections of each source address to one listener, and their limit
 //! (`max_per_source`).
 //!
-//! A place (`SourcePlace`) stands for one counted connection. A place is claimed when a SYN becomes
-//! a request or an early connection (Fast Open), and when a SYN cookie returns. The request passes
-//! its place to the connection, which returns the place when it leaves the table of connections: a
-//! TIME-WAIT socket has none. Check and count are one step under one lock, so the limit holds on
-//! any number of cores. Linux's TCP has no such setting; the counterpart is `connlimit` of iptables
-//! with a dropping rule.
+//! A permit (`SourcePermit`) stands for one counted connection. A permit is claimed when a SYN
+//! becomes a request or an early connection (Fast Open), and when a SYN cookie returns. The request
+//! passes its permit to the connection, which returns the permit when it leaves the table of
+//! connections: a TIME-WAIT socket has none. Check and count are one step under one lock, so the
+//! limit holds on any number of cores. Linux's TCP has no such setting; the counterpart is
+//! `connlimit` of iptables with a dropping rule.
 //!
 //! Without a limit no connection is counted, and a SYN costs one load. An address has an entry only
-//! while its count is above 0, so there are never more entries than places. The entries are in a
+//! while its count is above 0, so there are never more entries than permits. The entries are in a
 //! tree, so no choice of addresses makes lookups slow.
 //!
 //! IPv4 addresses are counted one by one, IPv6 addresses by their /64: a site gives each host or
@@ -26,15 +26,15 @@ use std::{
     },
 };
 
-/// The limit of one listener with its counts. The places of connections keep this object alive
+/// The limit of one listener with its counts. The permits of connections keep this object alive
 /// after the listener is dropped.
 #[derive(Debug)]
 pub(super) struct SourceLimit {
-    /// Maximum places of one address; 0 is no limit. Written by `set_option` of the listener, read
+    /// Maximum permits of one address; 0 is no limit. Written by `set_option` of the listener, read
     /// by SYNs and returned cookies. Relaxed: the number orders nothing; a concurrent SYN may see
     /// the old number.
     max: AtomicU32,
-    /// Places by address, each above 0. No other lock is taken under this lock.
+    /// Permits by address, each above 0. No other lock is taken under this lock.
     counts: Mutex<BTreeMap<IpAddr, u32>>,
 }
 
@@ -42,9 +42,9 @@ pub(super) struct SourceLimit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reached;
 
-/// Place of one connection among those of its source. Dropping it returns the place.
+/// Permit of one connection among those of its source. Dropping it returns the permit.
 #[derive(Debug)]
-pub(crate) struct SourcePlace {
+pub(crate) struct SourcePermit {
     limit: Arc<SourceLimit>,
     source: IpAddr,
 }
@@ -54,7 +54,7 @@ impl SourceLimit {
         Arc::new(Self { max: AtomicU32::new(max), counts: Mutex::default() })
     }
 
-    /// Changes the limit. Claimed places stay claimed, even if there are more than `max`.
+    /// Changes the limit. Claimed permits stay claimed, even if there are more than `max`.
     pub(super) fn set_max(&self, max: u32) {
         self.max.store(max, Ordering::Relaxed);
     }
@@ -69,11 +69,11 @@ impl SourceLimit {
         self.max().is_some_and(|max| self.count(source) >= max)
     }
 
-    /// Claims a place for one more connection of `source`; `None` without a limit.
+    /// Claims a permit for one more connection of `source`; `None` without a limit.
     pub(super) fn claim(
         self: &Arc<Self>,
         source: IpAddr,
-    ) -> Result<Option<Box<SourcePlace>>, Reached> {
+    ) -> Result<Option<Box<SourcePermit>>, Reached> {
         let Some(max) = self.max() else { return Ok(None) };
         let source = network_of(source);
         {
@@ -84,15 +84,15 @@ impl SourceLimit {
             }
             counts.insert(source, count + 1);
         }
-        Ok(Some(Box::new(SourcePlace { limit: Arc::clone(self), source })))
+        Ok(Some(Box::new(SourcePermit { limit: Arc::clone(self), source })))
     }
 
-    /// Returns the number of places of `source`.
+    /// Returns the number of permits of `source`.
     pub(super) fn count(&self, source: IpAddr) -> u32 {
         self.lock().get(&network_of(source)).copied().unwrap_or(0)
     }
 
-    /// Returns the number of addresses that have a place.
+    /// Returns the number of addresses that have a permit.
     pub(super) fn sources(&self) -> usize {
         self.lock().len()
     }
@@ -111,7 +111,7 @@ fn network_of(source: IpAddr) -> IpAddr {
     }
 }
 
-impl Drop for SourcePlace {
+impl Drop for SourcePermit {
     fn drop(&mut self) {
         let mut counts = self.limit.lock();
         match counts.get_mut(&self.source) {
@@ -152,9 +152,9 @@ mod tests {
     fn addresses_of_one_ipv6_network_share_their_places() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let limit = SourceLimit::new(1);
-        let place = limit.claim(ip("2001:db8::1")).unwrap();
+        let permit = limit.claim(ip("2001:db8::1")).unwrap();
         assert!(limit.is_reached(ip("2001:db8::2:3")) && !limit.is_reached(ip("2001:db8:0:1::1")));
-        drop(place);
+        drop(permit);
         assert_eq!(limit.sources(), 0);
     }
 
@@ -172,7 +172,7 @@ mod tests {
         limit.set_max(1);
         assert!(limit.is_reached(ONE));
         limit.set_max(0);
-        assert!(limit.claim(ONE).unwrap().is_none(), "no limit, so no place is counted");
+        assert!(limit.claim(ONE).unwrap().is_none(), "no limit, so no permit is counted");
         limit.set_max(4);
         let fourth = limit.claim(ONE).unwrap();
         assert!(limit.is_reached(ONE));
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(limit.sources(), 0);
     }
 
-    /// Four threads claim and return places of one address as fast as they can.
+    /// Four threads claim and return permits of one address as fast as they can.
     #[test]
     fn the_limit_is_never_exceeded_under_concurrency() {
         const MAX: u32 = 3;
@@ -191,9 +191,9 @@ mod tests {
                     scope.spawn(|| {
                         let mut granted = 0;
                         for _ in 0..2_000 {
-                            let places = [limit.claim(ONE), limit.claim(ONE)];
+                            let permits = [limit.claim(ONE), limit.claim(ONE)];
                             assert!(limit.count(ONE) <= MAX);
-                            granted += places.iter().filter(|place| place.is_ok()).count();
+                            granted += permits.iter().filter(|permit| permit.is_ok()).count();
                         }
                         granted
                     })
@@ -202,6 +202,6 @@ mod tests {
             claimers.into_iter().map(|claimer| claimer.join().unwrap()).sum()
         });
         assert!(granted > 0);
-        assert_eq!(limit.sources(), 0, "a place was not returned");
+        assert_eq!(limit.sources(), 0, "a permit was not returned");
     }
 }

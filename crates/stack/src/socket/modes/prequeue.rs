@@ -132,9 +132,9 @@ impl StreamState {
             return self.packet(socket, net, rx.cx, packet, dst);
         }
         let (device, settings) = (DeviceIndex(packet.meta().rx_device), rx.cx.sysctls());
-        let serves = settings.rx_context != RxContext::PrequeueRef
-            && socket.rx_dst.serves(net, settings.rx_dst_mode, device, rx.rcu);
-        leave_rcu(&mut packet, dst, serves).count(rx.cx);
+        let replaced = settings.rx_context != RxContext::PrequeueRef
+            && socket.rx_dst.replaces_packet_dst(net, settings.rx_dst_mode, device, rx.rcu);
+        leave_rcu(&mut packet, dst, replaced).count(rx.cx);
         self.enqueue(socket, net, rx.cx, packet);
     }
 
@@ -197,7 +197,7 @@ impl StreamState {
             counters.add(tcp::Counter::TcpExtTCPPrequeueDropped, count as u64);
         } else if self.prequeue.packets.len() == 1 {
             self.publish_prequeued(socket);
-            self.tcb.watch_reader(&cx.tcp());
+            self.tcb.arm_prequeue_delack(&cx.tcp());
             socket.arm(net, self.tcb.next_deadline());
         }
     }
@@ -273,7 +273,7 @@ impl StreamState {
         let mut copied = 0;
         while let Some(mut packet) = packets.pop_front() {
             let dst = PacketDst::taken_from(&mut packet);
-            self.remember(socket, net, cx, DeviceIndex(packet.meta().rx_device), dst);
+            self.cache_rx_dst(socket, net, cx, DeviceIndex(packet.meta().rx_device), dst);
             let mut header = SegmentHeader::default();
             if let Some(packet) = parse(cx, packet, &mut header) {
                 copied += self.input_to_user(cx, &header, packet, &mut user[copied..]);

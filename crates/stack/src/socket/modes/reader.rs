@@ -205,7 +205,7 @@ impl Step<'_> {
         cx: &mut Cx,
         buf: &mut [u8],
     ) -> Result<usize, Errno> {
-        match backlog::work_off_to(self.socket, state, self.net, cx, buf) {
+        match backlog::drain_backlog_to(self.socket, state, self.net, cx, buf) {
             Some(copied @ 1..) => Ok(copied),
             Some(0) => recv_step(state, cx, buf, false),
             None => Err(Errno::EAGAIN),

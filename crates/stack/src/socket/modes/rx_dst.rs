@@ -65,7 +65,7 @@ impl RxDst {
     /// Returns whether a packet that arrived on `device` may be queued without its dst, because the
     /// cached entry replaces it; passed to [`leave_rcu`](crate::transmit::packet_dst::leave_rcu).
     #[inline]
-    pub(crate) fn serves(
+    pub(crate) fn replaces_packet_dst(
         &self,
         net: &Net,
         mode: RxDstMode,

@@ -153,24 +153,24 @@ impl Link {
     }
 
     /// Processes an advertisement of `router`. Returns new addresses, which the caller must probe.
-    fn hear(
+    fn on_advertisement(
         &mut self,
         now: Instant,
         router: Ipv6Addr,
-        told: &RouterAdvertisement,
+        ra: &RouterAdvertisement,
         form: impl Fn(Ipv6Addr) -> Ipv6Addr,
     ) -> Vec<Ipv6Addr> {
         // RFC 4861 §6.3.7: a router is known, so no more solicitations are sent.
-        if told.lifetime_s != 0 {
+        if ra.lifetime_s != 0 {
             self.next_solicitation = None;
         }
-        let until = now + Duration::from_secs(told.lifetime_s.into());
+        let until = now + Duration::from_secs(ra.lifetime_s.into());
         keep(&mut self.routers, router, until, now, ROUTERS_MAX);
-        if let Some(mtu) = told.mtu {
+        if let Some(mtu) = ra.mtu {
             self.mtu = Some(mtu.clamp(MTU_MIN_V6, MTU_MAX));
         }
         let mut probes = Vec::new();
-        for prefix in &told.prefixes {
+        for prefix in &ra.prefixes {
             let net = Ipv6Net::new_assert(prefix.prefix, prefix.len).trunc();
             if net.addr().is_multicast() || is_link_local(IpAddr::V6(net.addr())) {
                 continue;
@@ -180,7 +180,7 @@ impl Link {
             }
             let forms = prefix.autonomous && prefix.preferred_s <= prefix.valid_s;
             if forms && prefix.len == 64 {
-                probes.extend(self.hear_address(now, net, prefix, &form));
+                probes.extend(self.on_prefix(now, net, prefix, &form));
             }
         }
         probes
@@ -188,14 +188,14 @@ impl Link {
 
     /// Updates the lifetimes of the address of a prefix. If there is none, forms an address and
     /// returns it (RFC 4862 §5.5.3).
-    fn hear_address(
+    fn on_prefix(
         &mut self,
         now: Instant,
         net: Ipv6Net,
-        told: &PrefixInfo,
+        info: &PrefixInfo,
         form: impl Fn(Ipv6Addr) -> Ipv6Addr,
     ) -> Option<Ipv6Addr> {
-        let (valid, preferred) = (end(now, told.valid_s), end(now, told.preferred_s));
+        let (valid, preferred) = (end(now, info.valid_s), end(now, info.preferred_s));
         if let Some(known) = self.addresses.iter_mut().find(|known| net.contains(&known.address)) {
             known.preferred_until = preferred;
             let floor = now + TWO_HOURS;
@@ -206,7 +206,7 @@ impl Link {
             }
             return None;
         }
-        if told.valid_s == 0 || self.addresses.len() >= ADDRESSES_MAX {
+        if info.valid_s == 0 || self.addresses.len() >= ADDRESSES_MAX {
             return None;
         }
         let address = form(net.addr());
@@ -326,13 +326,13 @@ impl Net {
         cx: &mut Cx,
         device: DeviceIndex,
         router: Ipv6Addr,
-        told: &RouterAdvertisement,
+        ra: &RouterAdvertisement,
     ) {
         let probes = {
             let mut links = self.autoconf.lock();
             let Some(link) = links.iter_mut().find(|link| link.device == device) else { return };
             let name = self.device_name(device);
-            link.hear(cx.now, router, told, |prefix| {
+            link.on_advertisement(cx.now, router, ra, |prefix| {
                 stable_address(&self.autoconf.key, prefix, name, 0)
             })
         };
@@ -400,7 +400,7 @@ impl Net {
                     solicits.push(link.device);
                 }
                 ended.extend(link.expire(cx.now).into_iter().map(|ip| (link.device, ip)));
-                self.follow(cx.now, link);
+                self.install_wanted(cx.now, link);
             }
         }
         for (device, address) in ended {
@@ -414,7 +414,7 @@ impl Net {
 
     /// Writes the wanted routes and addresses of a link to the routing table, if they differ from
     /// the installed ones and the last change is at least [`CHANGE_INTERVAL`] ago.
-    fn follow(&self, now: Instant, link: &mut Link) {
+    fn install_wanted(&self, now: Instant, link: &mut Link) {
         let wanted = link.wanted(now);
         if wanted == link.installed || now < link.may_change_at {
             return;
@@ -500,14 +500,14 @@ mod tests {
         PrefixInfo { prefix, len, on_link: true, autonomous: true, valid_s, preferred_s }
     }
 
-    fn told(lifetime_s: u16, prefixes: &[PrefixInfo]) -> RouterAdvertisement {
+    fn ra(lifetime_s: u16, prefixes: &[PrefixInfo]) -> RouterAdvertisement {
         let prefixes: ArrayVec<_, { ndp::PREFIXES_MAX }> = prefixes.iter().copied().collect();
         RouterAdvertisement { hop_limit: 64, lifetime_s, source_mac: None, mtu: None, prefixes }
     }
 
     /// Processes an advertisement of `ROUTER`; the identifier of formed addresses is 7.
-    fn hear(link: &mut Link, now: Instant, told: &RouterAdvertisement) -> Vec<Ipv6Addr> {
-        link.hear(now, ROUTER, told, |prefix| Ipv6Addr::from_bits(prefix.to_bits() | 7))
+    fn advertise(link: &mut Link, now: Instant, ra: &RouterAdvertisement) -> Vec<Ipv6Addr> {
+        link.on_advertisement(now, ROUTER, ra, |prefix| Ipv6Addr::from_bits(prefix.to_bits() | 7))
     }
 
     fn routes(link: &Link, now: Instant) -> Vec<String> {
@@ -517,15 +517,15 @@ mod tests {
     #[test]
     fn an_advertisement_adds_a_default_route_a_prefix_and_an_address() {
         let mut link = link();
-        let told = told(1800, &[prefix("2001:db8::/64", 3600, 1800)]);
+        let ra = ra(1800, &[prefix("2001:db8::/64", 3600, 1800)]);
         let address: Ipv6Addr = "2001:db8::7".parse().unwrap();
-        assert_eq!(hear(&mut link, at(0), &told), [address]);
+        assert_eq!(advertise(&mut link, at(0), &ra), [address]);
         assert_eq!(link.next_solicitation, None);
         assert_eq!(routes(&link, at(0)), ["2001:db8::/64", "::/0"]);
         assert_eq!(link.wanted(at(0)).addresses, [], "the address is still probed");
         link.addresses[0].is_ready = true;
         assert_eq!(link.wanted(at(0)).addresses, [(address, false)]);
-        assert!(hear(&mut link, at(1), &told).is_empty(), "the address is known");
+        assert!(advertise(&mut link, at(1), &ra).is_empty(), "the address is known");
         // Preferred for half an hour, valid for an hour.
         assert_eq!(link.wanted(at(1801)).addresses, [(address, true)]);
         assert!(link.expire(at(1801)).is_empty());
@@ -539,13 +539,13 @@ mod tests {
     fn an_advertisement_cannot_end_an_address_within_two_hours() {
         let mut link = link();
         let day = 86_400;
-        hear(&mut link, at(0), &told(0, &[prefix("2001:db8::/64", day, day)]));
-        hear(&mut link, at(0), &told(0, &[prefix("2001:db8::/64", 1, 0)]));
+        advertise(&mut link, at(0), &ra(0, &[prefix("2001:db8::/64", day, day)]));
+        advertise(&mut link, at(0), &ra(0, &[prefix("2001:db8::/64", 1, 0)]));
         assert_eq!(link.addresses[0].valid_until, at(7200));
         assert_eq!(link.addresses[0].preferred_until, at(0), "the address is deprecated at once");
-        hear(&mut link, at(100), &told(0, &[prefix("2001:db8::/64", 1, 0)]));
+        advertise(&mut link, at(100), &ra(0, &[prefix("2001:db8::/64", 1, 0)]));
         assert_eq!(link.addresses[0].valid_until, at(7200), "the end stays the same");
-        hear(&mut link, at(100), &told(0, &[prefix("2001:db8::/64", u32::MAX, 9)]));
+        advertise(&mut link, at(100), &ra(0, &[prefix("2001:db8::/64", u32::MAX, 9)]));
         assert_eq!(link.addresses[0].valid_until, Instant::FAR_FUTURE);
     }
 
@@ -554,14 +554,14 @@ mod tests {
         let mut link = link();
         for number in 0..1000_u16 {
             let router = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 1, number);
-            let told = told(9000, &[prefix(&format!("2001:db8:{number:x}::/64"), 9000, 9000)]);
-            link.hear(at(1), router, &told, |prefix| prefix);
+            let ra = ra(9000, &[prefix(&format!("2001:db8:{number:x}::/64"), 9000, 9000)]);
+            link.on_advertisement(at(1), router, &ra, |prefix| prefix);
         }
         assert_eq!(link.routers.len(), ROUTERS_MAX);
         assert_eq!(link.prefixes.len(), PREFIXES_MAX);
         assert_eq!(link.addresses.len(), ADDRESSES_MAX);
         // A router that announces lifetime 0 is removed.
-        link.hear(at(2), link.routers[0].0, &told(0, &[]), |prefix| prefix);
+        link.on_advertisement(at(2), link.routers[0].0, &ra(0, &[]), |prefix| prefix);
         assert_eq!(link.routers.len(), ROUTERS_MAX - 1);
     }
 
@@ -569,7 +569,7 @@ mod tests {
     fn unsuitable_prefixes_form_no_address() {
         let mut link = link();
         let not_autonomous = PrefixInfo { autonomous: false, ..prefix("2001:db8::/64", 9, 9) };
-        let told = told(
+        let ra = ra(
             0,
             &[
                 not_autonomous,
@@ -580,7 +580,7 @@ mod tests {
                 prefix("ff02::/64", 9, 9),
             ],
         );
-        assert!(hear(&mut link, at(0), &told).is_empty());
+        assert!(advertise(&mut link, at(0), &ra).is_empty());
         assert_eq!(routes(&link, at(0)), ["2001:db8::/64", "2001:db8:1::/48", "2001:db8:2::/64"]);
     }
 }

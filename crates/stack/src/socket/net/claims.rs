@@ -126,9 +126,9 @@ enum Step {
     },
 }
 
-/// Sign that another station has an address, or is about to take it.
+/// Use of an address by another station, or a probe of another station for the address.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sighting {
+pub(crate) struct AddressUse {
     pub(crate) address: IpAddr,
     /// Link address of the station.
     pub(crate) mac: MacAddr,
@@ -136,7 +136,7 @@ pub(crate) struct Sighting {
     pub(crate) probes: bool,
 }
 
-impl Sighting {
+impl AddressUse {
     /// Returns the sign in an ARP packet, or `None` if there is none.
     pub(crate) fn of_arp(arp: &ArpPacket) -> Option<Self> {
         let probes = arp.is_probe();
@@ -241,41 +241,41 @@ impl Claim {
         }
     }
 
-    /// Updates the claim after a sign of another station.
-    fn hear(&mut self, cx: &Cx, seen: Sighting) -> Heard {
+    /// Updates the claim after another station has used or probed for an address.
+    fn on_use(&mut self, cx: &Cx, seen: AddressUse) -> Conflict {
         if seen.address != self.address {
-            return Heard::Nothing;
+            return Conflict::None;
         }
         match self.phase {
             // RFC 5227 §2.1.1, RFC 4862 §5.4.3: the claim is also refused if the other station
             // probes for the same address at the same time.
             Phase::Probing { .. } => {
                 self.phase = Phase::Refused { mac: seen.mac };
-                Heard::Refused
+                Conflict::Refused
             }
             Phase::Announcing { .. } | Phase::Held if !seen.probes => {
                 if self.defended.is_some_and(|at| cx.now < at + DEFEND_INTERVAL) {
-                    return Heard::Again;
+                    return Conflict::DefendedRecently;
                 }
                 self.defended = Some(cx.now);
-                Heard::Defend
+                Conflict::Defend
             }
-            _ => Heard::Nothing,
+            _ => Conflict::None,
         }
     }
 }
 
-/// Result of a sign of another station for a claim.
+/// Effect on a claim of another station that uses or probes for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
-    Nothing,
+enum Conflict {
+    None,
     /// The address belongs to the other station.
     Refused,
     /// The address is announced, so that the other station detects the conflict (RFC 5227 §2.4
     /// (c)).
     Defend,
     /// The address was defended less than `DEFEND_INTERVAL` ago, so it is not announced.
-    Again,
+    DefendedRecently,
 }
 
 /// Returns a random duration below `limit`.
@@ -329,8 +329,21 @@ impl Net {
         self.arm_claims();
     }
 
+    /// Begins to claim an address that this host has just got. Nothing happens on a device without
+    /// link addresses, and if no probes are configured for the family of the address.
+    pub(crate) fn claim_address(&self, cx: &mut Cx, device: DeviceIndex, address: IpAddr) {
+        let Timing { probes, interval, .. } = Timing::of(cx, address);
+        if probes == 0 || self.mac_of(device).is_none() {
+            return;
+        }
+        let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
+        let claim = Claim { device, address, is_auto: false, phase, defended: None };
+        self.claims.lock().push(claim);
+        self.arm_claims();
+    }
+
     /// Removes the claim of an address that this host gives up.
-    pub(super) fn forget_claim(&self, device: DeviceIndex, address: IpAddr) {
+    pub(crate) fn forget_claim(&self, device: DeviceIndex, address: IpAddr) {
         self.claims.lock().retain(|claim| claim.device != device || claim.address != address);
     }
 
@@ -382,12 +395,24 @@ impl Net {
     /// Returns the state of the claims that [`claim_addresses`](Self::claim_addresses) has begun.
     #[must_use]
     pub fn claim_state(&self) -> ClaimState {
+        self.claim_state_where(|_| true)
+    }
+
+    /// Returns the state of the claim of `address` on `device`.
+    #[must_use]
+    pub fn claim_state_of(&self, device: DeviceIndex, address: IpAddr) -> ClaimState {
+        self.claim_state_where(|claim| claim.device == device && claim.address == address)
+    }
+
+    fn claim_state_where(&self, is_meant: impl Fn(&Claim) -> bool) -> ClaimState {
         let claims = self.claims.lock();
-        let refused = claims.iter().find_map(|claim| match claim.phase {
-            Phase::Refused { mac } => Some(ClaimState::Refused { address: claim.address, mac }),
-            _ => None,
+        let refused = claims.iter().filter(|claim| is_meant(claim)).find_map(|claim| {
+            let Phase::Refused { mac } = claim.phase else { return None };
+            Some(ClaimState::Refused { address: claim.address, mac })
         });
-        let probing = claims.iter().any(|claim| matches!(claim.phase, Phase::Probing { .. }));
+        let is_probing =
+            |claim: &Claim| is_meant(claim) && matches!(claim.phase, Phase::Probing { .. });
+        let probing = claims.iter().any(is_probing);
         refused.unwrap_or(if probing { ClaimState::Probing } else { ClaimState::Ready })
     }
 
@@ -459,36 +484,42 @@ impl Net {
 
     /// Softirq: handles an ARP packet of another station. Conflicts are counted whether or not
     /// addresses were claimed; only claimed addresses are given up or defended.
-    pub(crate) fn hear_arp(&self, cx: &mut Cx, device: DeviceIndex, arp: &ArpPacket) {
-        let heard = Sighting::of_arp(arp).is_some_and(|seen| self.hear_claim(cx, device, seen));
-        if heard || self.is_local_on(cx, device, IpAddr::V4(arp.sender_ip)) {
+    pub(crate) fn check_arp_conflict(&self, cx: &mut Cx, device: DeviceIndex, arp: &ArpPacket) {
+        let conflict =
+            AddressUse::of_arp(arp).is_some_and(|seen| self.check_conflict(cx, device, seen));
+        if conflict || self.is_local_on(cx, device, IpAddr::V4(arp.sender_ip)) {
             cx.count(Counter::ArpConflicts, 1);
         }
     }
 
     /// Passes a sign of another station to the claims of `device`. Returns whether the sign
     /// conflicts with one of them.
-    pub(crate) fn hear_claim(&self, cx: &mut Cx, device: DeviceIndex, seen: Sighting) -> bool {
-        let mut outcome = Heard::Nothing;
+    pub(crate) fn check_conflict(
+        &self,
+        cx: &mut Cx,
+        device: DeviceIndex,
+        seen: AddressUse,
+    ) -> bool {
+        let mut outcome = Conflict::None;
         for claim in self.claims.lock().iter_mut().filter(|claim| claim.device == device) {
-            match claim.hear(cx, seen) {
-                Heard::Nothing => {}
-                heard => outcome = heard,
+            match claim.on_use(cx, seen) {
+                Conflict::None => {}
+                conflict => outcome = conflict,
             }
         }
-        let Sighting { address, mac, .. } = seen;
-        if outcome == Heard::Defend {
+        let AddressUse { address, mac, .. } = seen;
+        if outcome == Conflict::Defend {
             self.announce(cx, device, address);
         }
-        if matches!(outcome, Heard::Defend | Heard::Refused) {
+        if matches!(outcome, Conflict::Defend | Conflict::Refused) {
             let device = self.device_name(device).into();
             self.report(Event::AddressConflict { device, address, mac });
         }
         let is_auto = |claim: &Claim| claim.is_auto && claim.address == address;
-        if outcome == Heard::Refused && self.claims.lock().iter().any(is_auto) {
+        if outcome == Conflict::Refused && self.claims.lock().iter().any(is_auto) {
             self.on_auto_address(cx, device, address, false);
         }
-        outcome != Heard::Nothing
+        outcome != Conflict::None
     }
 
     /// Announces an address to all stations of a link: an ARP announcement, or an unsolicited

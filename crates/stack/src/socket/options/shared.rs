@@ -63,7 +63,7 @@ impl SharedSettings {
     }
 
     /// Copies the settings of a datagram socket.
-    pub(in crate::socket) fn follow(&self, settings: &SocketSettings) {
+    pub(in crate::socket) fn copy_from(&self, settings: &SocketSettings) {
         self.inherit(settings);
         self.set_reuse_address(settings.reuse_address);
         self.set_reuse_port(settings.reuse_port);

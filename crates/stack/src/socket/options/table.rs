@@ -23,8 +23,8 @@ use core::time::Duration;
 use tcp::{Algorithm, Keepalive};
 
 use super::{
-    AF_INET, AF_INET6, Access, Form, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPPROTO_UDP,
-    MemoryInfo, OptionValue, SOL_QUIETLINE, SOL_SOCKET, SocketSettings, SocketState, check,
+    AF_INET, Access, Form, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPPROTO_UDP, MemoryInfo,
+    OptionValue, SOL_QUIETLINE, SOL_SOCKET, SocketSettings, SocketState, check, domain_of,
     tcp_info,
 };
 use crate::{
@@ -420,10 +420,10 @@ options! {
         get settings { OptionValue::Int(state.protocol()) }
         socket { OptionValue::Int(SocketState::Connected.protocol()) };
 
-    /// The address family: 2 for IPv4, 10 for IPv6.
+    /// The address family: 2 for IPv4, 10 for IPv6. Settings without a socket have that of IPv4.
     Domain = SOL_SOCKET 39, "SO_DOMAIN", Int,
         get settings { OptionValue::Int(AF_INET) }
-        socket { OptionValue::Int(if socket.local().is_ipv4() { AF_INET } else { AF_INET6 }) };
+        socket { domain_of(socket.local()) };
 
     /// Time for which a reading thread polls the socket's core before it sleeps, in microseconds.
     /// Default `net.core.busy_read`.

@@ -59,6 +59,10 @@ const LOOKED_AT_MAX: usize = 16;
 /// flushes of cached routes that keep neighbors in use.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Minimum interval between two collections because of `gc_thresh2`, and time since the last change
+/// for which such a collection keeps an entry. Linux: 5 s in `neigh_alloc` and `neigh_forced_gc`.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Minimum interval between two writes of `confirmed_ns`. All connections through a neighbor share
 /// its cache line, and the decisions that use it concern seconds.
 const CONFIRM_GRANULARITY: Duration = Duration::from_millis(500);
@@ -131,10 +135,16 @@ struct Entries {
     scanned_at: Option<Instant>,
     /// Time of the last flush of cached routes.
     gave_up_at: Option<Instant>,
+    /// Time of the last collection because of `gc_thresh2`.
+    flushed_at: Option<Instant>,
+    /// Time of the last collection of old entries.
+    aged_at: Option<Instant>,
     allocs: u64,
     destroys: u64,
     /// Number of times that all entries were examined, in steps or at once.
     forced_gc_runs: u64,
+    /// Number of collections of old entries.
+    periodic_gc_runs: u64,
     /// Entries examined since `forced_gc_runs` was last incremented.
     looked_at: usize,
     table_fulls: u64,
@@ -147,9 +157,11 @@ impl Entries {
     }
 
     /// Creates an entry in state NONE.
-    fn insert(&mut self, key: Key, source: IpAddr) -> Arc<NeighborEntry> {
+    fn insert(&mut self, key: Key, source: IpAddr, now: Instant) -> Arc<NeighborEntry> {
         let random = u32::try_from(entropy(key.ip)).unwrap_or(u32::MAX);
         let reachable_time = self.config.reachable_time(random);
+        let mut state = Neighbor::new(Instant::ZERO, reachable_time);
+        state.used = now;
         let entry = Arc::new_cyclic(|this| NeighborEntry {
             tx: Arc::clone(&self.tx[key.device.position()]),
             upper: self.upper.clone(),
@@ -158,7 +170,7 @@ impl Entries {
             source,
             this: this.clone(),
             published: AtomicU64::new(0),
-            state: Mutex::new(Neighbor::new(Instant::ZERO, reachable_time)),
+            state: Mutex::new(state),
             confirmed_ns: AtomicU64::new(0),
             armed: ArmedTimers::new(),
         });
@@ -196,6 +208,51 @@ impl Entries {
         for key in unused {
             self.map.remove(&key);
         }
+    }
+
+    /// Removes the entries that have not been used for `gc_stale_time`, at most once per
+    /// `gc_interval`, from a table of `gc_thresh1` entries or more.
+    ///
+    /// Differs from Linux: the caller adds an entry. There is no timer (`neigh_periodic_work`), so
+    /// that an idle host sleeps.
+    fn collect_old(&mut self, now: Instant) {
+        let NeighborConfig { gc_interval, gc_stale_time, gc_thresh1, .. } = self.config;
+        let last = *self.aged_at.get_or_insert(now);
+        if self.dynamic() < gc_thresh1 as usize || now.saturating_duration_since(last) < gc_interval
+        {
+            return;
+        }
+        self.aged_at = Some(now);
+        self.periodic_gc_runs += 1;
+        self.remove_where(usize::MAX, |state| state.is_old(now, gc_stale_time));
+    }
+
+    /// Removes unused entries from a table beyond `gc_thresh2`, until it has no more than that, at
+    /// most once per [`FLUSH_INTERVAL`]. Entries that have changed since then stay: their
+    /// resolution may be in progress. Linux: `neigh_forced_gc`.
+    fn flush(&mut self, now: Instant) {
+        let limit = self.config.gc_thresh2 as usize;
+        let last = self.flushed_at;
+        let is_due = |last| now.saturating_duration_since(last) >= FLUSH_INTERVAL;
+        if self.dynamic() < limit || !last.is_none_or(is_due) {
+            return;
+        }
+        self.flushed_at = Some(now);
+        self.forced_gc_runs += 1;
+        let most = (self.dynamic() + 1).saturating_sub(limit);
+        self.remove_where(most, |state| state.is_settled(now, FLUSH_INTERVAL));
+    }
+
+    /// Removes up to `most` unused entries whose state is `removable`.
+    fn remove_where(&mut self, most: usize, removable: impl Fn(&Neighbor) -> bool) {
+        let before = self.map.len();
+        let mut left = most;
+        self.map.retain(|_, entry| {
+            let goes = left > 0 && entry.is_unused_and(&removable);
+            left -= usize::from(goes);
+            !goes
+        });
+        self.destroys += (before - self.map.len()) as u64;
     }
 
     /// Removes all unused entries, unless the last scan was less than [`SCAN_INTERVAL`] ago.
@@ -236,9 +293,12 @@ impl NeighborTable {
             hand: None,
             scanned_at: None,
             gave_up_at: None,
+            flushed_at: None,
+            aged_at: None,
             allocs: 0,
             destroys: 0,
             forced_gc_runs: 0,
+            periodic_gc_runs: 0,
             looked_at: 0,
             table_fulls: 0,
         };
@@ -265,7 +325,8 @@ impl NeighborTable {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).config = config;
     }
 
-    /// Returns the entry of `ip`, and creates it if necessary. A full table removes unused entries.
+    /// Returns the entry of `ip`, and creates it if necessary. A table beyond `gc_thresh1` removes
+    /// old entries, one beyond `gc_thresh2` or `gc_thresh3` unused ones.
     /// If all entries are in use, the table may grow to [`OVERFLOW`] times `gc_thresh3`, because a
     /// refusal would interrupt a connection. Returns `None` beyond that.
     pub(crate) fn entry(
@@ -279,6 +340,8 @@ impl NeighborTable {
         if let Some(entry) = entries.map.get(&Key { device, ip }) {
             return Some(Arc::clone(entry));
         }
+        entries.collect_old(now);
+        entries.flush(now);
         let limit = entries.config.gc_thresh3 as usize;
         if entries.dynamic() >= limit {
             entries.make_room(limit);
@@ -290,23 +353,42 @@ impl NeighborTable {
             entries.table_fulls += 1;
             return None;
         }
-        Some(entries.insert(Key { device, ip }, source))
+        Some(entries.insert(Key { device, ip }, source, now))
     }
 
     /// Removes all neighbors of `device`, including permanent ones, and drops their waiting
     /// packets, because the device is down. Linux: `neigh_ifdown`.
     pub(crate) fn device_down(&self, cx: &mut Cx, device: DeviceIndex) {
+        self.remove(cx, DropReason::DeviceDown, |key, _| key.device == device);
+    }
+
+    /// Removes the neighbors of `device` whose requests have the source address `source`, and drops
+    /// their waiting packets, because the host has given that address up. Permanent neighbors stay.
+    pub(crate) fn source_gone(&self, cx: &mut Cx, device: DeviceIndex, source: IpAddr) {
+        self.remove(cx, DropReason::NeighborFailed, |key, entry| {
+            key.device == device && entry.source == source && !entry.is_permanent()
+        });
+    }
+
+    /// Removes the entries for which `is_gone` returns true, and drops their waiting packets for
+    /// `reason`.
+    fn remove(
+        &self,
+        cx: &mut Cx,
+        reason: DropReason,
+        is_gone: impl Fn(&Key, &NeighborEntry) -> bool,
+    ) {
         let gone: Vec<_> = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-            let keys: Vec<_> =
-                entries.map.keys().filter(|key| key.device == device).copied().collect();
+            let gone = entries.map.iter().filter(|(key, entry)| is_gone(key, entry));
+            let keys: Vec<_> = gone.map(|(key, _)| *key).collect();
             entries.destroys += keys.len() as u64;
             let gone: Vec<_> = keys.iter().filter_map(|key| entries.map.remove(key)).collect();
             entries.permanent -= gone.iter().filter(|entry| entry.is_permanent()).count();
             gone
         };
         for entry in gone {
-            entry.shut_down(cx);
+            entry.shut_down(cx, reason);
         }
     }
 
@@ -316,6 +398,7 @@ impl NeighborTable {
         sums.add_stack(Counter::NeighAllocs, entries.allocs);
         sums.add_stack(Counter::NeighDestroys, entries.destroys);
         sums.add_stack(Counter::NeighForcedGcRuns, entries.forced_gc_runs);
+        sums.add_stack(Counter::NeighPeriodicGcRuns, entries.periodic_gc_runs);
         sums.add_stack(Counter::NeighTableFulls, entries.table_fulls);
     }
 
@@ -380,8 +463,16 @@ impl NeighborEntry {
     /// Whether the table may remove this entry: it has no other reference, and no packet waits for
     /// it.
     fn is_unused(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) == 1
-            && self.state.lock().unwrap_or_else(PoisonError::into_inner).may_collect()
+        self.is_unused_and(|_| true)
+    }
+
+    /// As [`is_unused`](Self::is_unused), for an entry whose state fulfills a condition.
+    fn is_unused_and(self: &Arc<Self>, condition: impl FnOnce(&Neighbor) -> bool) -> bool {
+        if Arc::strong_count(self) > 1 {
+            return false;
+        }
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.may_collect() && condition(&state)
     }
 
     /// Sends IP packets to this neighbor by the transmit queue `queue`. Until the neighbor is
@@ -395,9 +486,9 @@ impl NeighborEntry {
         self.event(cx, None, |state, cx, config| state.on_timer(cx.now, config));
     }
 
-    /// Enters FAILED and drops the waiting packets. Route entries that still refer to this neighbor
-    /// then find it failed.
-    fn shut_down(&self, cx: &mut Cx) {
+    /// Enters FAILED and drops the waiting packets for `reason`. Route entries that still refer to
+    /// this neighbor then find it failed.
+    fn shut_down(&self, cx: &mut Cx, reason: DropReason) {
         let actions = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             self.published.store(0, Ordering::Relaxed);
@@ -406,7 +497,7 @@ impl NeighborEntry {
         for action in actions {
             if let NeighborAction::Fail { packets, .. } = action {
                 for packet in packets {
-                    cx.drop_packet(DropReason::DeviceDown, packet);
+                    cx.drop_packet(reason, packet);
                 }
             }
         }

@@ -14,7 +14,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, time::Duration, vec::Vec};
 
 use pkt::{Instant, Packet, PacketList};
 
-use super::{Dequeued, NetXmit, PRIORITY_CONTROL, QdiscStats, turns::Turns, wire_bytes};
+use super::{Dequeued, NetXmit, PRIORITY_CONTROL, QdiscStats, round_robin::RoundRobin, wire_bytes};
 
 use crate::sysctl::qdisc::FqConfig;
 
@@ -54,7 +54,7 @@ pub struct Fq {
     /// Packets of [`PRIORITY_CONTROL`]. Pacing and flow limits do not apply to them. Linux:
     /// `internal`.
     control: PacketList,
-    turns: Turns,
+    round_robin: RoundRobin,
     /// Throttled flows, ordered by the departure time of their first packets.
     throttled: BinaryHeap<Reverse<(Instant, u32)>>,
     stats: QdiscStats,
@@ -80,7 +80,7 @@ impl Fq {
             flows: Vec::with_capacity(64),
             free: Vec::new(),
             control: PacketList::new(),
-            turns: Turns::with_capacity(64),
+            round_robin: RoundRobin::with_capacity(64),
             throttled: BinaryHeap::with_capacity(64),
             stats: QdiscStats::default(),
         }
@@ -119,7 +119,7 @@ impl Fq {
             // remains.
             flow.credit = flow.credit.max(i64::from(self.config.quantum));
             flow.place = Place::Active;
-            self.turns.begin(index);
+            self.round_robin.begin(index);
         }
         flow.used = now;
         flow.queue.push_back(packet);
@@ -134,17 +134,17 @@ impl Fq {
         }
         self.release(now);
         loop {
-            let Some(index) = self.turns.first() else {
+            let Some(index) = self.round_robin.first() else {
                 return self.nothing_now();
             };
             let flow = &mut self.flows[index as usize];
             if flow.credit <= 0 {
                 flow.credit += i64::from(self.config.quantum);
-                self.turns.pass();
+                self.round_robin.pass();
                 continue;
             }
             let Some(packet) = flow.queue.pop_front() else {
-                if self.turns.end() {
+                if self.round_robin.end() {
                     self.flows[index as usize].place = Place::Detached;
                 }
                 continue;
@@ -153,7 +153,7 @@ impl Fq {
                 let due = packet.meta().timestamp;
                 flow.queue.push_front(packet);
                 flow.place = Place::Throttled;
-                self.turns.remove_first();
+                self.round_robin.remove_first();
                 self.throttled.push(Reverse((due, index)));
                 continue;
             }
@@ -181,7 +181,7 @@ impl Fq {
             }
             self.throttled.pop();
             self.flows[index as usize].place = Place::Active;
-            self.turns.resume(index);
+            self.round_robin.resume(index);
         }
     }
 

@@ -15,7 +15,7 @@ use pkt::{Instant, Packet, PacketList};
 use super::{
     Dequeued, NetXmit, QdiscStats,
     codel::{Codel, CodelParams, CodelVerdict},
-    turns::Turns,
+    round_robin::RoundRobin,
     wire_bytes,
 };
 use crate::{header::ecn, sysctl::qdisc::FqCodelConfig};
@@ -39,7 +39,7 @@ pub struct FqCodel {
     config: FqCodelConfig,
     params: CodelParams,
     flows: Vec<Flow>,
-    turns: Turns,
+    round_robin: RoundRobin,
     memory: u64,
     stats: QdiscStats,
     link_header: usize,
@@ -58,7 +58,7 @@ impl FqCodel {
                 mtu: config.quantum,
             },
             flows: (0..flows).map(|_| Flow::default()).collect(),
-            turns: Turns::with_capacity(flows),
+            round_robin: RoundRobin::with_capacity(flows),
             memory: 0,
             stats: QdiscStats::default(),
             link_header,
@@ -82,7 +82,7 @@ impl FqCodel {
         if !flow.active {
             flow.active = true;
             flow.deficit = i64::from(self.config.quantum);
-            self.turns.begin(index);
+            self.round_robin.begin(index);
         }
         self.stats.on_enqueue(bytes);
         let full = self.stats.qlen > u64::from(self.config.limit)
@@ -101,13 +101,13 @@ impl FqCodel {
     ) -> Dequeued {
         debug_assert_eq!(link_header, self.link_header);
         loop {
-            let Some(index) = self.turns.first() else {
+            let Some(index) = self.round_robin.first() else {
                 return Dequeued::Empty;
             };
             let flow = &mut self.flows[index as usize];
             if flow.deficit <= 0 {
                 flow.deficit += i64::from(self.config.quantum);
-                self.turns.pass();
+                self.round_robin.pass();
                 continue;
             }
             match self.next_of(index, now, dropped) {
@@ -117,7 +117,7 @@ impl FqCodel {
                     return Dequeued::Packet(packet);
                 }
                 None => {
-                    if self.turns.end() {
+                    if self.round_robin.end() {
                         self.flows[index as usize].active = false;
                     }
                 }

@@ -120,7 +120,7 @@ impl Offload {
 }
 
 /// Completes a partial checksum (`skb_checksum_help`).
-fn complete_checksum(cx: &Cx, packet: &mut Packet, link_header: usize) {
+pub(in crate::transmit) fn complete_checksum(cx: &Cx, packet: &mut Packet, link_header: usize) {
     let TxChecksum::Partial { start, offset } = packet.meta().tx_checksum else { return };
     let start = link_header + usize::from(start);
     let field = start + usize::from(offset);

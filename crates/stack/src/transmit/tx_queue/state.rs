@@ -63,7 +63,7 @@ pub(super) struct TxState {
 impl TxState {
     /// Applies changed settings. If the caller has older settings than those in use, nothing
     /// changes.
-    pub(super) fn follow(&mut self, tx: &DeviceTx, cx: &mut Cx) {
+    pub(super) fn apply_settings(&mut self, tx: &DeviceTx, cx: &mut Cx) {
         if cx.generation() <= self.generation {
             return;
         }
@@ -109,7 +109,7 @@ impl TxState {
     /// Drops all waiting packets and resets the byte limit, because the device is down and will
     /// report no completions.
     pub(super) fn purge(&mut self, tx: &DeviceTx, queue: &TxQueue, cx: &mut Cx) {
-        self.follow(tx, cx);
+        self.apply_settings(tx, cx);
         self.take_incoming(tx, queue, cx);
         let mut waiting = core::mem::take(&mut self.ready);
         if let Some(qdisc) = &mut self.qdisc {

@@ -64,7 +64,7 @@ impl DeviceTx {
                     None => sync::yield_now(),
                 }
             };
-            guard.follow(self, cx);
+            guard.apply_settings(self, cx);
             let mut stats = guard.qdisc.as_ref().map_or_else(QdiscStats::default, |it| *it.stats());
             stats.backlog_bytes += guard.ready.bytes() as u64;
             stats.qlen += guard.ready.len() as u64;

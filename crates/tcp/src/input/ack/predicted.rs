@@ -3,11 +3,11 @@
 //! timer runs; in both cases no loss recovery is in progress. Request-response traffic and
 //! receivers of one-way data use this fast path.
 //!
-//! [`super::process`] is the general code. Under the conditions checked by [`process`] most of its
+//! [`super::process`] is the slow path. Under the conditions checked by [`process`] most of its
 //! steps change nothing, and this file contains the others; `tests::fast_path` compares the results
 //! of both. Linux: the part of tcp_ack without `FLAG_SLOWPATH`, tcp_clean_rtx_queue.
 //!
-//! Not here: the conditions on the header (`input::fast_path`).
+//! Not here: the conditions on the header (`input::is_fast_path`).
 
 use crate::{
     base::counters::Counter,
@@ -17,7 +17,7 @@ use crate::{
     tcb::{
         Tcb, TcbFlags,
         acked::{Rated, Transmission},
-        packet_cache::Lent,
+        packet_cache::CacheCx,
         send_queue::entry::{Entry, EntryFlags},
         timers::RtxPurpose,
     },
@@ -46,8 +46,8 @@ pub(in crate::input) fn process(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut C
     {
         on_delivered(tcb, cx, &entry);
         if let Some(packet) = entry.packet {
-            let (pool, _, lent) = Lent::split(cx);
-            tcb.packet_cache.put_tx(pool, &lent, packet);
+            let (pool, _, cache_cx) = CacheCx::split(cx);
+            tcb.packet_cache.put_tx(pool, &cache_cx, packet);
         }
         tcb.timers.stop_rtx();
         tcb.grow_sndbuf(cx);

@@ -38,7 +38,7 @@ pub(super) fn on_ack(
         _ => undo::process(tcb, cx, acked),
     };
     if undone {
-        tcb.recovery.state = calm(tcb);
+        tcb.recovery.state = open_or_disorder(tcb);
     }
     if !tcb.recovery.state.is_calm() && super::is_over(tcb) {
         leave(tcb);
@@ -55,7 +55,7 @@ pub(super) fn on_ack(
             tcb.congestion.on_recovery_ack(acked.delivered, tcb.pipe(), acked.bytes > 0);
         }
         CaState::Open | CaState::Disorder => {
-            tcb.recovery.state = calm(tcb);
+            tcb.recovery.state = open_or_disorder(tcb);
             // `delivered` excludes data that an earlier SACK block reported, as in Linux.
             if acked.bytes > 0 {
                 super::grow(tcb, cx, acked.delivered, rtt);
@@ -77,7 +77,7 @@ pub(super) fn on_ack(
 }
 
 /// Returns Open, or Disorder while the peer reports holes.
-pub(super) fn calm(tcb: &Tcb) -> CaState {
+pub(super) fn open_or_disorder(tcb: &Tcb) -> CaState {
     if tcb.send_queue.sacked_bytes() > 0 { CaState::Disorder } else { CaState::Open }
 }
 
@@ -87,7 +87,7 @@ fn leave(tcb: &mut Tcb) {
     if tcb.recovery.state != CaState::Cwr {
         tcb.recovery.rack.on_recovery_end();
     }
-    tcb.recovery.state = calm(tcb);
+    tcb.recovery.state = open_or_disorder(tcb);
 }
 
 /// Enters recovery after a loss, with one reduction for all data in flight.
@@ -114,5 +114,5 @@ pub(crate) fn on_reorder_timer(tcb: &mut Tcb, cx: &Cx<'_>) {
     if calm && tcb.send_queue.lost_bytes() > 0 && !super::is_mtu_probe_loss(tcb, cx) {
         enter(tcb, cx, 0);
     }
-    retransmit::arm_watch(tcb, cx, found.wait, false);
+    retransmit::arm_flight_timer(tcb, cx, found.wait, false);
 }

@@ -103,6 +103,9 @@ impl SendQueue {
             "the SACK ranges differ from the SACKED entries"
         );
         assert_eq!(count, self.sacked_count, "sacked_count is not the number of SACKED entries");
-        assert!(again <= self.again.len(), "a retransmission is not in the list `again`");
+        assert!(
+            again <= self.retransmitted.len(),
+            "a retransmission is not in the list `retransmitted`"
+        );
     }
 }

@@ -29,7 +29,7 @@ const SPLIT_SLACK: u32 = 2 << 16;
 /// A retransmission that is assumed to be in flight: its first sequence number and the time when it
 /// was sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Again {
+pub(super) struct Retransmission {
     seq: SeqNum,
     sent_at: Instant,
 }
@@ -45,16 +45,16 @@ impl SendQueue {
         mss: u32,
         sndbuf: u32,
         acked: &mut Acked,
-    ) -> Cuts {
-        let mut cuts = Cuts::default();
+    ) -> SplitCounts {
+        let mut cuts = SplitCounts::default();
         let mut from = start;
         while let Some((gap_start, gap_end)) = self.sacked.next_gap(from, end) {
             let mut index = self.index_of(gap_start);
             while index < self.sent && self.entries[index].seq.lt(gap_end) {
-                match self.inside(index, gap_start, gap_end, mss) {
-                    Inside::Whole => self.mark_one_sacked(index, acked),
-                    Inside::None => {}
-                    Inside::CutAt(at) => {
+                match self.overlap(index, gap_start, gap_end, mss) {
+                    Overlap::Whole => self.mark_one_sacked(index, acked),
+                    Overlap::None => {}
+                    Overlap::CutAt(at) => {
                         if self.is_too_big(sndbuf) {
                             cuts.refused += 1;
                         } else if self.split(pool, index, at) {
@@ -79,19 +79,19 @@ impl SendQueue {
     }
 
     /// Returns the position of the entry at `index` relative to a reported range.
-    fn inside(&self, index: usize, start: SeqNum, end: SeqNum, mss: u32) -> Inside {
+    fn overlap(&self, index: usize, start: SeqNum, end: SeqNum, mss: u32) -> Overlap {
         let entry = &self.entries[index];
         if start.le(entry.seq) && end.ge(entry.end_seq()) {
-            return Inside::Whole;
+            return Overlap::Whole;
         }
         if start.gt(entry.seq) {
             let skip = start.since(entry.seq).next_multiple_of(mss);
             let useful = (entry.seq + skip).lt(end.min(entry.end_seq())) && skip <= entry.len;
-            return if useful { Inside::CutAt(skip) } else { Inside::None };
+            return if useful { Overlap::CutAt(skip) } else { Overlap::None };
         }
         let held = end.since(entry.seq);
         let held = held - held % mss;
-        if held > 0 { Inside::CutAt(held) } else { Inside::None }
+        if held > 0 { Overlap::CutAt(held) } else { Overlap::None }
     }
 
     fn mark_one_sacked(&mut self, index: usize, acked: &mut Acked) {
@@ -163,7 +163,7 @@ impl SendQueue {
         for index in 0..self.sent {
             self.mark_lost(index);
         }
-        self.again.clear();
+        self.retransmitted.clear();
     }
 
     /// Marks the entries in flight that are larger than `len` as lost, because the path cannot
@@ -179,7 +179,7 @@ impl SendQueue {
 
     /// Clears the marks `LOST` and `RETRANSMITTED` when recovery has ended or was undone.
     pub(crate) fn clear_marks(&mut self) {
-        self.again.clear();
+        self.retransmitted.clear();
         self.scan_from = None;
         if self.lost_bytes == 0 && self.retrans_bytes == 0 {
             return;
@@ -243,14 +243,14 @@ impl SendQueue {
     }
 
     /// Records a retransmission of entry `index`.
-    pub(super) fn note_again(&mut self, index: usize) {
+    pub(super) fn note_retransmission(&mut self, index: usize) {
         let entry = &mut self.entries[index];
         entry.retransmits = entry.retransmits.saturating_add(1);
         if !entry.flags.contains(EntryFlags::RETRANSMITTED) {
             self.retrans_bytes += entry.seq_len();
         }
         entry.flags |= EntryFlags::RETRANSMITTED | EntryFlags::EVER_RETRANSMITTED;
-        self.again.push_back(Again { seq: entry.seq, sent_at: entry.sent_at });
+        self.retransmitted.push_back(Retransmission { seq: entry.seq, sent_at: entry.sent_at });
     }
 
     /// Adds entry `index`, the second part of an entry that was split, to the list of
@@ -259,15 +259,15 @@ impl SendQueue {
         let entry = &self.entries[index];
         if entry.flags.contains(EntryFlags::RETRANSMITTED) {
             let sent_at = entry.sent_at;
-            let place = self.again.partition_point(|again| again.sent_at <= sent_at);
-            self.again.insert(place, Again { seq: entry.seq, sent_at });
+            let place = self.retransmitted.partition_point(|again| again.sent_at <= sent_at);
+            self.retransmitted.insert(place, Retransmission { seq: entry.seq, sent_at });
         }
     }
 
     /// Returns the index of the oldest retransmission in flight.
     pub(crate) fn oldest_retransmission(&mut self) -> Option<usize> {
         let una = self.entries.front()?.seq;
-        while let Some(again) = self.again.front() {
+        while let Some(again) = self.retransmitted.front() {
             let index = self.index_of(again.seq.max(una));
             if let Some(entry) = self.entries.get(index).filter(|_| index < self.sent)
                 && entry.flags.contains(EntryFlags::RETRANSMITTED)
@@ -275,19 +275,19 @@ impl SendQueue {
             {
                 return Some(index);
             }
-            self.again.pop_front();
+            self.retransmitted.pop_front();
         }
         None
     }
 
     /// Removes the retransmissions before `una` from the list, because they are acknowledged.
-    pub(super) fn drop_again_before(&mut self, una: SeqNum) {
-        while self.again.front().is_some_and(|again| again.seq.lt(una)) {
+    pub(super) fn drop_retransmissions_before(&mut self, una: SeqNum) {
+        while self.retransmitted.front().is_some_and(|again| again.seq.lt(una)) {
             // A retransmission that begins before `una` may end after it.
-            let Some(again) = self.again.pop_front() else { break };
+            let Some(again) = self.retransmitted.pop_front() else { break };
             let rest = self.entries.front().filter(|front| front.sent_at == again.sent_at);
             if rest.is_some_and(|front| front.flags.contains(EntryFlags::RETRANSMITTED)) {
-                self.again.push_front(Again { seq: una, ..again });
+                self.retransmitted.push_front(Retransmission { seq: una, ..again });
                 break;
             }
         }
@@ -360,7 +360,7 @@ impl SendQueue {
 
 /// Numbers of splits at the edges of a reported range.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cuts {
+pub(crate) struct SplitCounts {
     /// Splits made.
     pub(crate) made: u32,
     /// Splits refused because the queue is too large.
@@ -368,7 +368,7 @@ pub(crate) struct Cuts {
 }
 
 /// Position of an entry relative to a reported range.
-enum Inside {
+enum Overlap {
     Whole,
     /// The entry lies partly inside: after a split at this offset, one part may lie inside.
     CutAt(u32),

@@ -370,12 +370,12 @@ fn the_checksum_of_a_frame_that_can_be_neither_merged_nor_held_is_not_verified()
     for frame in [Frame::new(1, 0, 10).with(Flags::PSH), Frame::new(1, 10, 0)] {
         for v4 in [true, false] {
             let packet = bench.packet(&Frame { v4, ..frame.clone() }.bytes());
-            assert!(read::goes_alone(&packet, LINK));
+            assert!(read::cannot_merge(&packet, LINK));
             bench.receive_packet(packet);
         }
     }
     let packet = bench.packet(&Frame::new(1, 0, 10).bytes());
-    assert!(!read::goes_alone(&packet, LINK));
+    assert!(!read::cannot_merge(&packet, LINK));
     bench.receive_packet(packet);
     bench.complete();
     assert_eq!(bench.count(Counter::RxChecksumSoftware), 1);

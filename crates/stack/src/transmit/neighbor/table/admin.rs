@@ -45,7 +45,7 @@ impl NeighborTable {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let entry = match entries.map.get(&key) {
                 Some(entry) => Arc::clone(entry),
-                None => entries.insert(key, source),
+                None => entries.insert(key, source, cx.now),
             };
             entries.permanent += usize::from(!entry.is_permanent());
             let actions = entry.change(|state| state.set_permanent(mac, cx.now));
@@ -67,7 +67,7 @@ impl NeighborTable {
         if let Some(entry) = entries.map.get(&key) {
             return Arc::clone(entry);
         }
-        let entry = entries.insert(key, source);
+        let entry = entries.insert(key, source, now);
         entries.permanent += 1;
         // No packet waits in a new entry, so there is nothing to carry out.
         drop(entry.change(|state| state.set_permanent(mac, now)));

@@ -9,12 +9,12 @@ use std::collections::VecDeque;
 /// Indices of the active flows. New flows are served before old ones; each list is in the order of
 /// the turns.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct RoundRobin {
     new_flows: VecDeque<u32>,
     old_flows: VecDeque<u32>,
 }
 
-impl Turns {
+impl RoundRobin {
     /// Creates empty lists, each with a capacity of `flows`.
     pub(super) fn with_capacity(flows: usize) -> Self {
         let list = || VecDeque::with_capacity(flows);

@@ -1,5 +1,4 @@
-//! Disabling of queues whose device is down or gone. "Power" is the administrative state of a
-//! device: up, down, or gone (removed).
+//! Administrative state of devices: disables queues whose device is down or gone (removed).
 //!
 //! Linux: `napi_disable`, which sets `NAPI_STATE_DISABLE` and waits until the poll is over;
 //! `napi_enable`. Here the caller sets bits in a word of the core, and the owner of the core
@@ -24,7 +23,7 @@ use crate::{
 
 /// Requested state of the queues of a core, one bit each.
 #[derive(Debug, Default)]
-pub(super) struct Power {
+pub(super) struct RequestedStates {
     /// Queues that must not be polled.
     disabled: AtomicU64,
     /// Disabled queues whose device is gone.
@@ -39,13 +38,13 @@ pub(super) struct Power {
 
 /// State that the owner has applied.
 #[derive(Debug, Default)]
-pub(super) struct Powered {
+pub(super) struct AppliedStates {
     change: u64,
     disabled: u64,
     gone: u64,
 }
 
-impl Powered {
+impl AppliedStates {
     /// Returns the queues that are not polled.
     #[inline]
     pub(super) const fn disabled(&self) -> u64 {
@@ -53,9 +52,9 @@ impl Powered {
     }
 }
 
-/// Change of the queues of a device.
+/// Administrative state of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PowerChange {
+pub(crate) enum AdminState {
     /// The queues are polled.
     Up,
     /// The queues are not polled.
@@ -67,25 +66,25 @@ pub(crate) enum PowerChange {
 impl Core {
     /// Changes the state of the queues of device `index`, and returns when the owner has applied
     /// it: no poll of a disabled queue is under way then. Linux: `napi_disable`, `napi_enable`.
-    pub(crate) fn set_power(
+    pub(crate) fn set_admin_state(
         &self,
         net: &Net,
         cx: &mut Cx,
         index: DeviceIndex,
-        change: PowerChange,
+        state: AdminState,
     ) {
         let queues = self.queues_of_device(index);
         if queues == 0 {
             return;
         }
-        let power = &self.power;
-        match change {
-            PowerChange::Up => power.disabled.fetch_and(!queues, Ordering::Relaxed),
-            PowerChange::Down => power.disabled.fetch_or(queues, Ordering::Relaxed),
-            PowerChange::Gone => power.gone.fetch_or(queues, Ordering::Relaxed),
+        let requested = &self.requested;
+        match state {
+            AdminState::Up => requested.disabled.fetch_and(!queues, Ordering::Relaxed),
+            AdminState::Down => requested.disabled.fetch_or(queues, Ordering::Relaxed),
+            AdminState::Gone => requested.gone.fetch_or(queues, Ordering::Relaxed),
         };
-        let wanted = power.wanted.fetch_add(1, Ordering::Release) + 1;
-        while power.done.load(Ordering::Acquire) < wanted {
+        let wanted = requested.wanted.fetch_add(1, Ordering::Release) + 1;
+        while requested.done.load(Ordering::Acquire) < wanted {
             // This context itself may owe a run of this core.
             cx.do_softirq();
             // If the core is idle, this thread runs the turn that applies the change. Otherwise
@@ -95,7 +94,7 @@ impl Core {
                 None => sync::yield_now(),
             }
         }
-        if change == PowerChange::Up {
+        if state == AdminState::Up {
             // The worker may sleep without watching the descriptors of these queues. The kick wakes
             // the worker, which then watches them.
             self.wake_before(Instant::ZERO);
@@ -107,7 +106,7 @@ impl Core {
     /// then.
     #[must_use]
     pub fn is_gone(&self, napi: NapiId) -> bool {
-        self.power.gone.load(Ordering::Relaxed) & napi.bit() != 0
+        self.requested.gone.load(Ordering::Relaxed) & napi.bit() != 0
     }
 
     fn queues_of_device(&self, index: DeviceIndex) -> u64 {
@@ -120,17 +119,18 @@ impl Core {
 
 /// Applies a pending change at the beginning of a turn. Returns the queues that are enabled again.
 #[inline]
-pub(super) fn follow(core: &Core, state: &mut CoreState, cx: &mut Cx) -> u64 {
-    let wanted = core.power.wanted.load(Ordering::Acquire);
-    if wanted == state.powered.change { 0 } else { apply(core, state, cx, wanted) }
+pub(super) fn apply_pending(core: &Core, state: &mut CoreState, cx: &mut Cx) -> u64 {
+    let wanted = core.requested.wanted.load(Ordering::Acquire);
+    if wanted == state.applied.change { 0 } else { apply(core, state, cx, wanted) }
 }
 
 /// Applies the requested state. Returns the queues that are enabled again.
 #[cold]
 fn apply(core: &Core, state: &mut CoreState, cx: &mut Cx, wanted: u64) -> u64 {
-    let disabled = core.power.disabled.load(Ordering::Relaxed);
-    let gone = core.power.gone.load(Ordering::Relaxed);
-    let before = core::mem::replace(&mut state.powered, Powered { change: wanted, disabled, gone });
+    let disabled = core.requested.disabled.load(Ordering::Relaxed);
+    let gone = core.requested.gone.load(Ordering::Relaxed);
+    let before =
+        core::mem::replace(&mut state.applied, AppliedStates { change: wanted, disabled, gone });
     let again = before.disabled & !disabled;
     for (bit, napi) in state.napis.iter_mut().enumerate() {
         if (disabled & !before.disabled) & (1 << bit) != 0 {
@@ -147,6 +147,6 @@ fn apply(core: &Core, state: &mut CoreState, cx: &mut Cx, wanted: u64) -> u64 {
     state.holding &= !disabled;
     core.attendance.set_masked((core.attendance.masked() & !again) | disabled);
     super::turn::publish_deferrals(core, state);
-    core.power.done.store(wanted, Ordering::Release);
+    core.requested.done.store(wanted, Ordering::Release);
     again
 }
