@@ -62,12 +62,11 @@ impl Host {
     ///
     /// # Errors
     /// [`ConfigError`] names the field, the refused value and the allowed values.
-    pub fn new(memory: &Memory, config: HostConfig) -> Result<Arc<Self>, ConfigError> {
+    pub fn new(memory: &Memory, mut config: HostConfig) -> Result<Arc<Self>, ConfigError> {
         if config.cores == 0 || config.cores > CORES_MAX {
             return Err(ConfigError::new("cores", config.cores, format!("1 to {CORES_MAX}")));
         }
         check_devices(&config)?;
-        let mut config = config;
         add_link_local_addresses(&mut config);
         set_memory_limits(&mut config.sysctls, memory);
         let secrets = config.secrets;
