@@ -71,7 +71,7 @@ pub(crate) enum Command {
     Lab(LabArgs),
     /// Serve echo, discard, chargen, HTTP, or echo and discard of UDP over the stack.
     Serve(ServeArgs),
-    /// Connect to a TCP port: copies stdin to the socket and the socket to stdout.
+    /// Connect to a TCP or UDP port: copies stdin to the socket and the socket to stdout.
     Connect(ConnectArgs),
     /// List the settings of the stack by tier: value, default, allowed values and description.
     ///
@@ -178,9 +178,15 @@ pub(crate) struct ConnectArgs {
     /// otherwise the system's resolver looks it up before the link is opened.
     #[arg(value_name = "HOST[:PORT]", value_hint = ValueHint::Hostname)]
     pub(crate) host: String,
-    /// TCP port to connect to.
+    /// Port to connect to.
     #[arg(value_name = "PORT", value_parser = number::<u16>(1..=65_535))]
     pub(crate) port: Option<u16>,
+    /// Exchange UDP datagrams instead of a TCP stream.
+    ///
+    /// Each read of stdin, such as a line of a terminal, becomes one datagram of at most 1,232
+    /// bytes. After the end of stdin, the command ends when no datagram has arrived for a second.
+    #[arg(long)]
+    pub(crate) udp: bool,
     /// Link and stack options.
     #[command(flatten)]
     pub(crate) link: LinkArgs,

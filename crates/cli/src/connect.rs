@@ -3,6 +3,7 @@
 //! The end of stdin closes the local side only. The command ends when the peer closes its side,
 //! when the reader of stdout closes its pipe, or by a signal. After the peer has closed its side,
 //! the command still sends the rest of a file or pipe on stdin; it does not wait for a terminal.
+//! `--udp` selects datagrams ([`datagrams`]).
 //!
 //! A host name is looked up over the stack if a name server is known, otherwise by the system's
 //! resolver over the machine's own network, before the link is opened (`target`).
@@ -33,6 +34,7 @@ use crate::{
     signal::{Signals, Wake, Waker},
 };
 
+mod datagrams;
 mod target;
 
 /// Largest number of bytes that one read or write moves.
@@ -105,15 +107,20 @@ fn connect<H: Host>(
     report: impl FnMut() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let ending: Ending = Arc::default();
-    let waker = signals.waker()?;
+    let (waker, udp) = (signals.waker()?, args.udp);
     {
         let (ending, moved) = (Arc::clone(&ending), Arc::clone(moved));
         // Neither this thread nor the sender thread is joined: both may block in a call that a
         // signal does not interrupt.
         thread::Builder::new().name("receiver".to_owned()).spawn(move || {
-            let outcome = find()
-                .and_then(|remotes| connect_to_any(&host, &remotes, &moved))
-                .and_then(|stream| exchange(stream, &moved));
+            let outcome = find().and_then(|remotes| {
+                if udp {
+                    let socket = datagrams::connect_to_any(&host, &remotes, &moved)?;
+                    datagrams::exchange(socket, &moved)
+                } else {
+                    exchange(connect_to_any(&host, &remotes, &moved)?, &moved)
+                }
+            });
             end(&ending, &waker, outcome);
         })?;
     }

@@ -3,7 +3,7 @@
 //! Every workload and service is written once over these traits, so that a comparison measures two
 //! stacks and not two programs.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 pub(crate) use self::{kernel::KernelHost, stack::StackHost, stream::Stream};
 
@@ -63,6 +63,18 @@ pub(crate) trait Datagrams: Send + Sync + 'static {
     /// Receives a datagram; returns its length and its sender.
     fn receive_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)>;
 
+    /// Sets the peer of `send` and `receive`.
+    fn connect(&self, peer: SocketAddr) -> io::Result<()>;
+
+    /// Sends a datagram to the peer; returns its length.
+    fn send(&self, payload: &[u8]) -> io::Result<usize>;
+
+    /// Receives a datagram of the peer; returns its length.
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Limits how long a receive may block.
+    fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()>;
+
     /// Sends a datagram; returns its length.
     fn send_to(&self, payload: &[u8], peer: SocketAddr) -> io::Result<usize>;
 
@@ -89,6 +101,22 @@ macro_rules! sockets {
         impl Datagrams for UdpSocket {
             fn receive_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
                 self.recv_from(buffer)
+            }
+
+            fn connect(&self, peer: SocketAddr) -> io::Result<()> {
+                Self::connect(self, peer)
+            }
+
+            fn send(&self, payload: &[u8]) -> io::Result<usize> {
+                Self::send(self, payload)
+            }
+
+            fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.recv(buffer)
+            }
+
+            fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+                Self::set_read_timeout(self, limit)
             }
 
             fn send_to(&self, payload: &[u8], peer: SocketAddr) -> io::Result<usize> {

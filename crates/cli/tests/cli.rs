@@ -423,6 +423,48 @@ fn connect_sends_stdin_and_prints_the_response() {
 }
 
 #[test]
+fn connect_exchanges_datagrams_of_both_ip_versions() {
+    for local in ["127.0.0.1:0", "[::1]:0"] {
+        // A machine may have no IPv6.
+        let Ok(server) = std::net::UdpSocket::bind(local) else { continue };
+        let address = server.local_addr().expect("an address");
+        let echo = thread::spawn(move || {
+            let mut buffer = [0; 2000];
+            let (len, peer) = server.recv_from(&mut buffer).expect("a datagram");
+            server.send_to(&buffer[..len], peer).expect("sent");
+            len
+        });
+        let (host, port) = (address.ip().to_string(), address.port().to_string());
+        let mut child = quietline(&["connect", &host, &port, "--udp", "--link", "kernel"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        child.stdin.take().expect("stdin").write_all(b"one datagram").expect("written");
+        let output = child.wait_with_output().expect("exit");
+        assert!(output.status.success() && output.stdout == b"one datagram", "{output:?}");
+        assert_eq!(echo.join().expect("the echo"), 12);
+    }
+}
+
+#[test]
+fn connect_reports_a_closed_udp_port() {
+    let free = std::net::UdpSocket::bind("127.0.0.1:0").expect("port");
+    let port = free.local_addr().expect("address").port().to_string();
+    drop(free);
+    let mut child = quietline(&["connect", "127.0.0.1", &port, "--udp", "--link", "kernel"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    child.stdin.take().expect("stdin").write_all(b"x").expect("written");
+    let output = child.wait_with_output().expect("exit");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("refused"), "{output:?}");
+}
+
+#[test]
 fn connect_reports_a_refused_connection() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
     let port = free.local_addr().expect("address").port().to_string();

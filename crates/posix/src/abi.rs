@@ -20,6 +20,7 @@ numbers! {
     AF_INET6: i32 = 10, "IPv6.";
 
     SOCK_STREAM: i32 = 1, "A byte stream.";
+    SOCK_DGRAM: i32 = 2, "Datagrams.";
     SOCK_NONBLOCK: i32 = 0x800, "With a type or in `accept4`: the new socket has `O_NONBLOCK`.";
     SOCK_CLOEXEC: i32 = 0x8_0000, "With a type or in `accept4`: the new descriptor has `FD_CLOEXEC`.";
 
@@ -72,6 +73,11 @@ numbers! {
     EPOLLONESHOT: u32 = 1 << 30, "One report, until the descriptor is armed again.";
     EPOLLET: u32 = 1 << 31, "Edge-triggered.";
 }
+
+/// `IPPROTO_ICMP`: with `SOCK_DGRAM`, echo requests over IPv4.
+pub const IPPROTO_ICMP: i32 = 1;
+/// `IPPROTO_ICMPV6`: with `SOCK_DGRAM`, echo requests over IPv6.
+pub const IPPROTO_ICMPV6: i32 = 58;
 
 /// `TCP_INQ`: `recvmsg` reports the bytes left to read. The value of its control message, too.
 pub const TCP_INQ: i32 = 36;

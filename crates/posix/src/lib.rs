@@ -43,6 +43,9 @@
 //! time is over or a signal arrives, it calls `give_up`, which answers the bytes moved so far or
 //! the errno ([`GiveUp`]).
 //!
+//! A [`Datagram`] is a socket of UDP or ICMP echo. It has no states beside bound and connected, and
+//! its calls are [`SendDatagram`] and [`RecvDatagram`].
+//!
 //! # Division of work with the driver
 //!
 //! The driver owns
@@ -61,7 +64,7 @@
 //!
 //! # Not here
 //!
-//! - IPv6, UDP, `MSG_ZEROCOPY`, `SO_TIMESTAMPING`, `O_ASYNC`, `select`.
+//! - `MSG_ZEROCOPY`, `SO_TIMESTAMPING`, `O_ASYNC`, `select`.
 //! - A port table for `bind`. Differs from Linux: `bind` checks and records the address, and
 //!   `EADDRINUSE` comes from `listen` or `connect`, because the stack has no bound socket without a
 //!   connection or a listener.
@@ -79,6 +82,7 @@ mod accept;
 mod close;
 mod connect;
 mod control;
+mod datagram;
 mod epoll;
 mod options;
 mod poll;
@@ -93,6 +97,7 @@ mod tests;
 pub use accept::{Accept, Accepted};
 pub use close::Close;
 pub use connect::Connect;
+pub use datagram::{ControlMessage, Datagram, ReceivedDatagram, RecvDatagram, SendDatagram};
 pub use epoll::{EpollEvent, EpollSet};
 pub use poll::{PollEntry, limit_of_ms, poll};
 pub use recv::{Received, Recv};

@@ -10,6 +10,7 @@ use crate::{
     abi::{
         POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM,
     },
+    datagram::Datagram,
     socket::{Socket, State},
 };
 
@@ -62,6 +63,18 @@ impl Socket {
             State::Stream(stream, _) => events_of(stream.readiness()),
             State::Closed => POLLNVAL,
         }
+    }
+}
+
+impl Datagram {
+    /// The events of the socket, as bits of poll(2) and epoll. Differs from Linux: a pending error
+    /// also makes the socket readable.
+    #[must_use]
+    pub fn poll_events(&self) -> i16 {
+        let shut = self.shut_events();
+        let ready =
+            self.socket().map_or(POLLOUT | POLLWRNORM, |socket| events_of(socket.readiness()));
+        shut.map_or(POLLNVAL, |shut| ready | shut)
     }
 }
 

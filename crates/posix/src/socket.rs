@@ -25,7 +25,7 @@ use crate::abi::{
 };
 
 /// Bits of a socket type that are not flags (`SOCK_TYPE_MASK`).
-const TYPE_MASK: i32 = 0xf;
+pub(crate) const TYPE_MASK: i32 = 0xf;
 /// First number that is no socket type (`SOCK_MAX`).
 const TYPE_MAX: i32 = 11;
 /// First number that is no protocol (`IPPROTO_MAX`).

@@ -4,6 +4,7 @@
 //! loopback device.
 
 mod calls;
+mod datagrams;
 mod net;
 mod numbers;
 mod readiness;

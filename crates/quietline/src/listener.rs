@@ -195,16 +195,21 @@ impl TcpListener {
         Ok(Errno::from_raw(number).map(io::Error::from))
     }
 
-    /// Sets the TTL of packets of accepted connections (`IP_TTL`), 1 to 255. Default:
-    /// `net.ipv4.ip_default_ttl`.
+    /// Sets the TTL or hop limit of packets of accepted connections (`IP_TTL`, and on an IPv6
+    /// address also `IPV6_UNICAST_HOPS`), 1 to 255. Default: `net.ipv4.ip_default_ttl`,
+    /// `net.ipv6.conf.all.hop_limit`.
     ///
     /// # Errors
     /// `EINVAL` for any other number.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        self.set_option(SocketOption::TimeToLive, ttl)
+        self.set_option(SocketOption::TimeToLive, ttl)?;
+        if self.local_addr()?.is_ipv6() {
+            self.set_option(SocketOption::UnicastHops, ttl)?;
+        }
+        Ok(())
     }
 
-    /// Returns the TTL of packets of accepted connections.
+    /// Returns the TTL of IPv4 packets of accepted connections.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.

@@ -3,7 +3,7 @@
 
 use std::{
     fmt, io,
-    net::{Ipv4Addr, SocketAddr, ToSocketAddrs},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -14,9 +14,10 @@ use std::{
 
 use stack::{
     Errno, Readiness,
+    base::ids::DeviceIndex,
     socket::{
         DatagramSocket,
-        datagram::{QueuedError, ReceiveMessage, Received, SendMessage},
+        datagram::{QueuedError, ReceiveMessage, Received, SendMessage, SocketKind},
         options::{OptionValue, SocketOption, SocketSettings},
     },
 };
@@ -63,8 +64,9 @@ struct Shared {
 }
 
 impl UdpSocket {
-    /// Opens a socket bound to `local`; port 0 takes a free port. If `local` has several addresses,
-    /// they are tried in order until one is free.
+    /// Opens a socket bound to `local`; port 0 takes a free port. A socket on `[::]` also has IPv4
+    /// peers, by v4-mapped addresses, unless [`SocketSettings::v6_only`] says otherwise. If `local`
+    /// has several addresses, they are tried in order until one is free.
     ///
     /// # Errors
     /// `EADDRINUSE`; `EADDRNOTAVAIL` if the stack does not have the address; `InvalidInput` for
@@ -83,9 +85,17 @@ impl UdpSocket {
         local: impl ToSocketAddrs,
         settings: &SocketSettings,
     ) -> io::Result<Self> {
-        let socket = first_of(local, |local| {
-            Ok(with_cx(|cx| DatagramSocket::bind(stack.host(), cx, local, settings))?)
-        })?;
+        first_of(local, |local| Self::open(stack, SocketKind::Udp, local, settings))
+    }
+
+    /// Opens a socket of any kind.
+    pub(crate) fn open(
+        stack: &Stack,
+        kind: SocketKind,
+        local: SocketAddr,
+        settings: &SocketSettings,
+    ) -> io::Result<Self> {
+        let socket = with_cx(|cx| DatagramSocket::open(stack.host(), cx, kind, local, settings))?;
         let (stack, nonblocking) = (stack.clone(), AtomicBool::new(false));
         Ok(Self { shared: Arc::new(Shared { stack, socket, nonblocking }) })
     }
@@ -327,6 +337,27 @@ impl UdpSocket {
         })?)
     }
 
+    /// Joins an IPv6 multicast group (`IPV6_JOIN_GROUP`) on the device with the index `interface`,
+    /// or for 0 on the device by which datagrams to the group leave.
+    ///
+    /// # Errors
+    /// As [`join_multicast_v4`](Self::join_multicast_v4); `ENOPROTOOPT` on an IPv4 socket.
+    pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
+        let Shared { stack, socket, .. } = &*self.shared;
+        let (group, device) = (IpAddr::V6(*group), device(interface));
+        Ok(with_cx(|cx| socket.join(stack.host(), cx, group, device))?)
+    }
+
+    /// Leaves an IPv6 multicast group (`IPV6_LEAVE_GROUP`).
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` if the socket is not a member.
+    pub fn leave_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
+        let Shared { stack, socket, .. } = &*self.shared;
+        let (group, device) = (IpAddr::V6(*group), device(interface));
+        Ok(with_cx(|cx| socket.leave(stack.host(), cx, group, device))?)
+    }
+
     /// Sets a socket option by Linux's rules.
     ///
     /// # Errors
@@ -383,6 +414,11 @@ impl UdpSocket {
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.shared.socket.send_timeout())
     }
+}
+
+/// Returns the device with this interface index; 0 means any.
+fn device(interface: u32) -> Option<DeviceIndex> {
+    (interface != 0).then_some(DeviceIndex(interface))
 }
 
 impl Drop for Shared {

@@ -145,6 +145,24 @@ mod tests {
         assert_eq!(listener.accept().unwrap().0.ttl().unwrap(), 9, "the TTL is inherited");
     }
 
+    /// `IP_TTL` and `IP_TOS` are fields of IPv4 packets, so the methods use the options of IPv6.
+    #[test]
+    fn the_ttl_and_tos_of_an_ipv6_stream_are_its_hop_limit_and_traffic_class() {
+        let stack = stack();
+        let listener = TcpListener::bind(&stack, "[::1]:80").unwrap();
+        listener.set_ttl(9).unwrap();
+        let stream = TcpStream::connect(&stack, "[::1]:80").unwrap();
+        let accepted = listener.accept().unwrap().0;
+        assert_eq!((accepted.ttl().unwrap(), stream.ttl().unwrap()), (9, 64));
+        stream.set_ttl(33).unwrap();
+        stream.set_tos(0xb8).unwrap();
+        let number = |option| stream.option(option).unwrap().as_int().unwrap();
+        assert_eq!((number(SocketOption::UnicastHops), number(SocketOption::TimeToLive)), (33, 64));
+        let classes = [SocketOption::TrafficClass, SocketOption::TypeOfService].map(number);
+        assert_eq!(classes, [0xb8, 0]);
+        assert!(stream.set_ttl(0).is_err());
+    }
+
     #[test]
     fn getters_return_the_values_that_were_set() {
         let stack = stack();

@@ -4,14 +4,14 @@
 mod tests {
     use std::{
         io::{self, ErrorKind},
-        net::SocketAddr,
+        net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
         thread,
         time::{Duration, Instant},
     };
 
     use quietline::{
-        Readiness, ReceiveMessage, SendControl, SendMessage, SocketOption, SocketSettings, Stack,
-        UdpSocket, Wire, WireConfig,
+        PingSocket, Readiness, ReceiveMessage, SendControl, SendMessage, SocketOption,
+        SocketSettings, Stack, UdpSocket, Wire, WireConfig,
     };
 
     const LIMIT: Duration = Duration::from_secs(10);
@@ -69,7 +69,7 @@ mod tests {
                 note(outcome(a.set_nonblocking(false)));
                 note(outcome(a.set_read_timeout(Some(Duration::from_millis(5)))));
                 note(outcome(a.recv(&mut buf)));
-                note(outcome(a.send_to(&[0; 65_508], to_b)));
+                note(outcome(a.send_to(&[0; 65_528], to_b)));
                 note(outcome(a.set_ttl(7)));
                 note(outcome(a.ttl()));
                 note(outcome(a.set_broadcast(true)));
@@ -89,10 +89,98 @@ mod tests {
 
     #[test]
     fn calls_answer_as_those_of_the_kernel() {
-        let kernel = || std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
         let stack = stack();
-        let ours = || UdpSocket::bind(&stack, "127.0.0.1:0").expect("a free port");
-        assert_eq!(on_quietline(&ours(), &ours()), on_kernel(&kernel(), &kernel()));
+        for local in ["127.0.0.1:0", "[::1]:0"] {
+            // A machine may have no IPv6.
+            let Ok(kernel) = std::net::UdpSocket::bind(local) else {
+                assert_ne!(local, "127.0.0.1:0");
+                continue;
+            };
+            let other = std::net::UdpSocket::bind(local).expect("a free port");
+            let ours = || UdpSocket::bind(&stack, local).expect("a free port");
+            assert_eq!(on_quietline(&ours(), &ours()), on_kernel(&kernel, &other), "{local}");
+        }
+    }
+
+    #[test]
+    fn a_dual_stack_socket_serves_clients_of_both_families() {
+        let stack = stack();
+        let server = UdpSocket::bind(&stack, "[::]:7").unwrap();
+        server.set_read_timeout(Some(LIMIT)).unwrap();
+        assert!(!server.only_v6().unwrap());
+        for (local, to) in [("127.0.0.1:0", "127.0.0.1:7"), ("[::1]:0", "[::1]:7")] {
+            let client = UdpSocket::bind(&stack, local).unwrap();
+            client.set_read_timeout(Some(LIMIT)).unwrap();
+            client.connect(to).unwrap();
+            client.send(b"request").unwrap();
+            let mut buf = [0; 16];
+            let (len, from) = server.recv_from(&mut buf).unwrap();
+            assert_eq!(from.ip().to_canonical(), client.local_addr().unwrap().ip());
+            assert!(from.is_ipv6(), "{from}");
+            server.send_to(&buf[..len], from).unwrap();
+            assert_eq!(client.recv(&mut buf).unwrap(), 7);
+        }
+        let counters = stack.counters();
+        assert_eq!(counters.get("UdpInDatagrams"), Some(2));
+        assert_eq!(counters.get("Udp6InDatagrams"), Some(2));
+    }
+
+    #[test]
+    fn a_closed_port_over_ipv6_refuses_a_connected_socket() {
+        let stack = stack();
+        let socket = UdpSocket::bind(&stack, "[::]:0").unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket.connect("[::1]:9").unwrap();
+        socket.send(b"is this port open?").unwrap();
+        let error = socket.recv(&mut [0; 10]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_multicast_over_ipv6_reaches_a_member_on_another_host() {
+        let (left, right) = Wire::pair(&WireConfig::default()).expect("a valid wire");
+        let stack = |device, address: &str| {
+            let address = address.parse().expect("an address");
+            Stack::builder().device(device).address(address).build().expect("a stack")
+        };
+        let (left, right) = (stack(left, "fd00::1/64"), stack(right, "fd00::2/64"));
+        let group = "ff05::8102".parse().unwrap();
+        let member = UdpSocket::bind(&right, "[::]:7").unwrap();
+        member.set_read_timeout(Some(LIMIT)).unwrap();
+        member.join_multicast_v6(&group, 0).unwrap();
+        let sender = UdpSocket::bind(&left, "[::]:0").unwrap();
+        sender.set_multicast_hops_v6(3).unwrap();
+        sender.send_to(b"to the group", (group, 7)).unwrap();
+        let mut buf = [0; 16];
+        let received = member.recv_message(&mut buf).unwrap();
+        assert_eq!(&buf[..received.len], b"to the group");
+        assert_eq!((received.ttl, received.destination), (3, group.into()));
+        member.leave_multicast_v6(&group, 0).unwrap();
+        sender.send_to(b"late", (group, 7)).unwrap();
+        member.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        assert!(member.recv(&mut buf).is_err());
+    }
+
+    #[test]
+    fn a_ping_socket_measures_both_families() {
+        let (client, _server) = pair(&WireConfig::default());
+        for (stack, to) in [(client, "10.0.0.2"), (stack(), "::1")] {
+            let to: IpAddr = to.parse().unwrap();
+            let any: IpAddr = match to {
+                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let socket = PingSocket::open(&stack, any).unwrap();
+            socket.set_read_timeout(Some(LIMIT)).unwrap();
+            for sequence in 1..4_u16 {
+                assert_eq!(socket.send_echo(to, sequence, b"data").unwrap(), 12);
+                let mut buf = [0; 64];
+                let (len, from) = socket.recv_from(&mut buf).unwrap();
+                assert_eq!((&buf[8..len], from), (&b"data"[..], to));
+                assert_eq!(buf[4..6], socket.identifier().unwrap().to_be_bytes());
+                assert_eq!(buf[6..8], sequence.to_be_bytes());
+            }
+        }
     }
 
     #[test]

@@ -255,6 +255,8 @@ pub enum Seen {
     Udp(IpHeader, UdpHeader, Vec<u8>),
     /// A message of IGMP, with its bytes.
     Igmp(IpHeader, Vec<u8>),
+    /// A message of MLD, with its bytes.
+    Mld(IpHeader, Vec<u8>),
     /// A neighbor discovery message.
     Ndp(IpHeader, NdpMessage),
 }
@@ -288,8 +290,12 @@ pub fn judge_ethernet(bytes: &[u8], own: MacAddr, mtu: u32) -> Result<Seen, Stri
         }
         EtherType::IPV6 => {
             let seen = judge_ipv6(payload, mtu)?;
-            let (Seen::Tcp(ip, ..) | Seen::Icmp(ip, ..) | Seen::Ndp(ip, _) | Seen::Fragment(ip, _)) =
-                &seen
+            let (Seen::Tcp(ip, ..)
+            | Seen::Udp(ip, ..)
+            | Seen::Icmp(ip, ..)
+            | Seen::Mld(ip, _)
+            | Seen::Ndp(ip, _)
+            | Seen::Fragment(ip, _)) = &seen
             else {
                 return Err(String::from("no IPv6"));
             };
@@ -361,6 +367,8 @@ pub fn judge_ipv6(packet: &[u8], mtu: u32) -> Result<Seen, String> {
     let payload = &packet[usize::from(ip.header_len)..];
     match ip.protocol {
         protocol::TCP => judge_tcp(ip, payload),
+        protocol::UDP => judge_udp(ip, payload),
+        protocol::HOP_BY_HOP => judge_mld(ip, payload),
         protocol::ICMPV6 => judge_icmpv6(ip, payload),
         protocol::FRAGMENT => judge_fragment_v6(ip, payload),
         other => Err(format!("protocol {other}")),
@@ -405,6 +413,24 @@ fn judge_icmpv6(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
     Ok(Seen::Icmp(ip, message, bytes[stack::header::icmp::ICMP_HEADER_LEN..].to_vec()))
 }
 
+fn judge_mld(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
+    // RFC 3810 §5: hop limit 1, a link-local or no source, and the option Router Alert.
+    let from_link =
+        matches!(ip.src, IpAddr::V6(src) if src.is_unicast_link_local()) || ip.src.is_unspecified();
+    let message = bytes.strip_prefix(&[protocol::ICMPV6, 0, 5, 2, 0, 0, 1, 0]);
+    match message {
+        Some(message)
+            if from_link
+                && ip.hop_limit == 1
+                && matches!(message.first(), Some(131 | 132 | 143))
+                && pseudo_checksum(ip.src, ip.dst, protocol::ICMPV6, message) == 0 =>
+        {
+            Ok(Seen::Mld(ip, message.to_vec()))
+        }
+        _ => Err(format!("MLD: {ip:?}, {bytes:02x?}")),
+    }
+}
+
 fn judge_tcp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
     let header = SegmentHeader::parse(bytes).map_err(|reason| reason.to_string())?;
     if tcp_checksum(ip.src, ip.dst, bytes) != 0 {
@@ -426,7 +452,9 @@ fn judge_tcp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
 
 fn judge_udp(ip: IpHeader, bytes: &[u8]) -> Result<Seen, String> {
     let header = UdpHeader::parse(bytes, bytes.len()).map_err(|reason| reason.to_string())?;
-    if header.checksum != 0 && pseudo_checksum(ip.src, ip.dst, protocol::UDP, bytes) != 0 {
+    // RFC 8200 §8.1: over IPv6 a checksum is mandatory.
+    let is_checked = header.checksum != 0 || ip.src.is_ipv6();
+    if is_checked && pseudo_checksum(ip.src, ip.dst, protocol::UDP, bytes) != 0 {
         return Err(format!("UDP checksum: {header:?}"));
     }
     if usize::from(header.len) != bytes.len() || ip.fragment.is_fragment() {

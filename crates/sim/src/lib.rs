@@ -18,6 +18,7 @@ pub mod byte_link;
 pub mod engine_pair;
 pub mod frame;
 pub mod hostile;
+pub mod hostile_datagrams;
 pub mod modes;
 pub mod network;
 pub mod offload;

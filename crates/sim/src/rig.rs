@@ -51,6 +51,10 @@ pub const HOST_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const PEER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 /// IPv6 address of the host, in fd00::/64.
 pub const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+/// Link-local address of the host, with [`RigConfig::link_local`].
+pub const HOST_LINK: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+/// Link-local address of the peer.
+pub const PEER_LINK: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 /// IPv6 address of the peer.
 pub const PEER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
@@ -67,6 +71,8 @@ pub struct RigConfig {
     pub default_route: bool,
     /// Whether the host has an IPv6 address, too.
     pub ipv6: bool,
+    /// Whether the host has a link-local address, too.
+    pub link_local: bool,
     /// Settings of the host.
     pub sysctls: Sysctls,
     /// Cores of the host. The link has one queue, so the first core receives; flows and their
@@ -86,6 +92,7 @@ impl Default for RigConfig {
             second_link: false,
             default_route: true,
             ipv6: false,
+            link_local: false,
             sysctls: Sysctls::default(),
             cores: 1,
             memory_bytes: 64 << 20,
@@ -130,6 +137,9 @@ impl Rig {
         let mut first = device(&link, format!("{HOST_IP}/24"));
         if config.ipv6 {
             first.addresses.push(format!("{HOST_V6}/64").parse().expect("a prefix"));
+        }
+        if config.link_local {
+            first.addresses.push(format!("{HOST_LINK}/64").parse().expect("a prefix"));
         }
         let other_device = other.iter().map(|other| device(other, String::from("10.0.1.1/24")));
         let mut world = World::with_memory(config.seed, config.memory_bytes);
@@ -248,9 +258,9 @@ impl Rig {
     fn answer_arp(&mut self, seen: &Seen) -> bool {
         if let Seen::Ndp(ip, NdpMessage::NeighborSolicitation { target, .. }) = seen {
             let IpAddr::V6(asker) = ip.src else { return false };
-            let asked = *target == PEER_V6 && !asker.is_unspecified();
+            let asked = matches!(*target, PEER_V6 | PEER_LINK) && !asker.is_unspecified();
             if self.answers_arp && asked {
-                self.queue(&advertisement_frame(PEER_V6, asker));
+                self.queue(&advertisement_frame(*target, asker));
             }
             return self.answers_arp && asked;
         }

@@ -116,9 +116,25 @@ impl World {
     /// # Errors
     /// When the wire's configuration is refused.
     pub fn join(&mut self, wire: &WireConfig) -> Result<(), ConfigError> {
+        self.join_at(wire, |number| format!("10.0.0.{number}/24"))
+    }
+
+    /// Adds two hosts, fd00::1 and fd00::2, joined by a wire.
+    ///
+    /// # Errors
+    /// When the wire's configuration is refused.
+    pub fn join_v6(&mut self, wire: &WireConfig) -> Result<(), ConfigError> {
+        self.join_at(wire, |number| format!("fd00::{number}/64"))
+    }
+
+    fn join_at(
+        &mut self,
+        wire: &WireConfig,
+        address_of: impl Fn(usize) -> String,
+    ) -> Result<(), ConfigError> {
         let (left, right) = Wire::pair(wire)?;
         for (index, end) in [left, right].into_iter().enumerate() {
-            let address = format!("10.0.0.{}/24", index + 1);
+            let address = address_of(index + 1);
             self.add_host(HostConfig {
                 name: format!("host{index}"),
                 devices: vec![DeviceConfig {

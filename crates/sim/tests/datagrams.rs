@@ -19,8 +19,33 @@ mod tests {
 
     const PORT: u16 = 7;
 
-    fn at(host: u8, port: u16) -> SocketAddr {
-        SocketAddr::from(([10, 0, 0, host], port))
+    /// Largest payload that fits the MTU over both IP versions.
+    const PAYLOAD_MAX: u32 = 1452;
+
+    /// IP version of a test.
+    #[derive(Clone, Copy, Debug)]
+    enum Version {
+        V4,
+        V6,
+    }
+
+    impl Version {
+        fn world(self, seed: u64, wire: &WireConfig) -> World {
+            let mut world = World::new(seed);
+            let joined = match self {
+                Self::V4 => world.join(wire),
+                Self::V6 => world.join_v6(wire),
+            };
+            joined.expect("a valid wire");
+            world
+        }
+
+        fn at(self, host: u8, port: u16) -> SocketAddr {
+            match self {
+                Self::V4 => SocketAddr::from(([10, 0, 0, host], port)),
+                Self::V6 => SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, host.into()], port)),
+            }
+        }
     }
 
     fn bind(world: &mut World, host: usize, local: SocketAddr) -> Arc<DatagramSocket> {
@@ -76,9 +101,10 @@ mod tests {
     }
 
     /// Sends numbered datagrams of any size in batches, and checks all that arrive.
-    fn exchange(seed: u64, early_demux: bool) {
+    fn exchange(version: Version, seed: u64, early_demux: bool) {
         const COUNT: u32 = 400;
-        let mut world = World::pair(seed, &impaired(seed)).expect("a valid wire");
+        let at = |host, port| version.at(host, port);
+        let mut world = version.world(seed, &impaired(seed));
         world.set(1, &[("net.ipv4.udp_early_demux", if early_demux { "1" } else { "0" })]);
         let client = bind(&mut world, 0, at(1, 1000));
         let server = bind(&mut world, 1, at(2, PORT));
@@ -88,7 +114,7 @@ mod tests {
         }
         let mut rng = tcp::Rng::new(seed);
         let (mut next, mut seen, mut received) = (0, vec![0_u32; COUNT as usize], 0_u64);
-        let mut bufs = vec![vec![0; 1472]; 8];
+        let mut bufs = vec![vec![0; PAYLOAD_MAX as usize]; 8];
         let mut drain = |world: &mut World| {
             let mut messages: Vec<_> =
                 bufs.iter_mut().map(|buf| ReceiveMessage::new(buf)).collect();
@@ -106,7 +132,7 @@ mod tests {
         };
         while next < COUNT {
             let batch: Vec<_> = (next..COUNT.min(next + 1 + rng.below(8)))
-                .map(|number| payload(number, rng.below(1469) as usize))
+                .map(|number| payload(number, rng.below(PAYLOAD_MAX - 3) as usize))
                 .collect();
             let messages: Vec<_> =
                 batch.iter().map(|bytes| SendMessage::to(bytes, at(2, PORT))).collect();
@@ -120,11 +146,14 @@ mod tests {
         let different = seen.iter().filter(|count| **count > 0).count();
         assert!(different > COUNT as usize / 2, "seed {seed}: {different} arrived");
         let counters = hosts[1].counters();
-        assert_eq!(counters.stack(Counter::UdpInDatagrams), received);
+        let is_v4 = matches!(version, Version::V4);
+        let of = |counter: Counter| counters.stack(counter.of_version(is_v4));
+        assert_eq!(of(Counter::UdpInDatagrams), received);
         let errors = [Counter::UdpInCsumErrors, Counter::UdpRcvbufErrors, Counter::UdpMemErrors];
-        let named: u64 = errors.iter().map(|counter| counters.stack(*counter)).sum();
-        assert!(counters.stack(Counter::UdpInErrors) >= named);
-        assert_eq!(hosts[0].counters().stack(Counter::UdpOutDatagrams), u64::from(COUNT));
+        let named: u64 = errors.iter().map(|counter| of(*counter)).sum();
+        assert!(of(Counter::UdpInErrors) >= named);
+        let sent = hosts[0].counters().stack(Counter::UdpOutDatagrams.of_version(is_v4));
+        assert_eq!(sent, u64::from(COUNT));
         drop(hosts);
         close(world, [client, server]);
     }
@@ -132,7 +161,9 @@ mod tests {
     #[test]
     fn datagrams_cross_impaired_wires_unchanged() {
         for seed in 1..=12 {
-            exchange(seed, seed % 2 == 0);
+            for version in [Version::V4, Version::V6] {
+                exchange(version, seed, seed % 2 == 0);
+            }
         }
     }
 
@@ -186,7 +217,8 @@ mod tests {
             ..Impairment::default()
         };
         let wire = WireConfig { forward, ..WireConfig::default() };
-        let mut world = World::pair(1, &wire).expect("a valid wire");
+        let at = |host, port| Version::V4.at(host, port);
+        let mut world = Version::V4.world(1, &wire);
         let client = bind(&mut world, 0, at(1, 1000));
         let server = bind(&mut world, 1, at(2, PORT));
         let hosts = world.hosts.clone();

@@ -162,30 +162,41 @@ impl TcpStream {
         }
     }
 
-    /// Sets the TTL of the stream's packets (`IP_TTL`), 1 to 255. Default:
-    /// `net.ipv4.ip_default_ttl`.
+    /// Returns the option for the IP version of the stream's packets.
+    fn of_version(&self, v4: SocketOption, v6: SocketOption) -> io::Result<SocketOption> {
+        Ok(if self.local_addr()?.ip().to_canonical().is_ipv4() { v4 } else { v6 })
+    }
+
+    /// Sets the TTL or hop limit of the stream's packets (`IP_TTL`, `IPV6_UNICAST_HOPS`), 1 to 255.
+    /// Default: `net.ipv4.ip_default_ttl`, `net.ipv6.conf.all.hop_limit`.
     ///
     /// # Errors
     /// `EINVAL` for any other number.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
-        self.set_number(SocketOption::TimeToLive, ttl)
+        if ttl == 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let option = self.of_version(SocketOption::TimeToLive, SocketOption::UnicastHops)?;
+        self.set_number(option, ttl)
     }
 
-    /// Returns the TTL of the stream's packets.
+    /// Returns the TTL or hop limit of the stream's packets.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
     pub fn ttl(&self) -> io::Result<u32> {
-        self.number(SocketOption::TimeToLive)
+        self.number(self.of_version(SocketOption::TimeToLive, SocketOption::UnicastHops)?)
     }
 
-    /// Sets the differentiated services field of the stream's packets (`IP_TOS`), in the upper six
-    /// bits of `tos`. The lower two bits belong to ECN and are ignored. Also sets `SO_PRIORITY`.
+    /// Sets the differentiated services field of the stream's packets (`IP_TOS`, `IPV6_TCLASS`), in
+    /// the upper six bits of `tos`. The lower two bits belong to ECN and are ignored. Over IPv4 it
+    /// also sets `SO_PRIORITY`.
     ///
     /// # Errors
     /// None for a stream.
     pub fn set_tos(&self, tos: u8) -> io::Result<()> {
-        self.set_option(SocketOption::TypeOfService, i32::from(tos))
+        let option = self.of_version(SocketOption::TypeOfService, SocketOption::TrafficClass)?;
+        self.set_option(option, i32::from(tos))
     }
 
     /// Returns the differentiated services field of the stream's packets, in the upper six bits.
@@ -193,7 +204,8 @@ impl TcpStream {
     /// # Errors
     /// None for a stream.
     pub fn tos(&self) -> io::Result<u8> {
-        Ok(u8::try_from(self.number(SocketOption::TypeOfService)?).unwrap_or(u8::MAX))
+        let option = self.of_version(SocketOption::TypeOfService, SocketOption::TrafficClass)?;
+        Ok(u8::try_from(self.number(option)?).unwrap_or(u8::MAX))
     }
 
     /// Sends keepalive probes on an idle connection (`SO_KEEPALIVE`).

@@ -1,7 +1,7 @@
 //! Options of a datagram socket as typed methods, as in `std::net` and similar crates. Each sets or
 //! reads one [`SocketOption`] by the rules of [`UdpSocket::set_option`].
 
-use std::{io, time::Duration};
+use std::{io, net::Ipv4Addr, time::Duration};
 
 use stack::{Errno, socket::options::SocketOption};
 
@@ -33,7 +33,8 @@ impl UdpSocket {
         Ok(self.number(SocketOption::Broadcast)? != 0)
     }
 
-    /// Sets the TTL of sent datagrams (`IP_TTL`), 1 to 255. Default: `net.ipv4.ip_default_ttl`.
+    /// Sets the TTL of sent IPv4 datagrams (`IP_TTL`), 1 to 255. Default:
+    /// `net.ipv4.ip_default_ttl`.
     ///
     /// # Errors
     /// `EINVAL` for any other number.
@@ -41,7 +42,7 @@ impl UdpSocket {
         self.set_number(SocketOption::TimeToLive, ttl)
     }
 
-    /// Returns the TTL of sent datagrams.
+    /// Returns the TTL of sent IPv4 datagrams.
     ///
     /// # Errors
     /// None; the signature is that of `std::net`.
@@ -49,7 +50,7 @@ impl UdpSocket {
         self.number(SocketOption::TimeToLive)
     }
 
-    /// Sets the type of service of sent datagrams, with the ECN bits (`IP_TOS`).
+    /// Sets the type of service of sent IPv4 datagrams, with the ECN bits (`IP_TOS`).
     ///
     /// # Errors
     /// None for a datagram socket.
@@ -57,12 +58,87 @@ impl UdpSocket {
         self.set_option(SocketOption::TypeOfService, i32::from(tos))
     }
 
-    /// Returns the type of service of sent datagrams.
+    /// Returns the type of service of sent IPv4 datagrams.
     ///
     /// # Errors
     /// None for a datagram socket.
     pub fn tos(&self) -> io::Result<u8> {
         Ok(u8::try_from(self.number(SocketOption::TypeOfService)?).unwrap_or(u8::MAX))
+    }
+
+    /// Sets the hop limit of sent IPv6 datagrams (`IPV6_UNICAST_HOPS`), 0 to 255.
+    ///
+    /// # Errors
+    /// `EINVAL` for any other number, `ENOPROTOOPT` on an IPv4 socket.
+    pub fn set_unicast_hops_v6(&self, hops: u32) -> io::Result<()> {
+        self.set_number(SocketOption::UnicastHops, hops)
+    }
+
+    /// Returns the hop limit of sent IPv6 datagrams.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` on an IPv4 socket.
+    pub fn unicast_hops_v6(&self) -> io::Result<u32> {
+        self.number(SocketOption::UnicastHops)
+    }
+
+    /// Sets the traffic class of sent IPv6 datagrams, with the ECN bits (`IPV6_TCLASS`).
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` on an IPv4 socket.
+    pub fn set_tclass_v6(&self, class: u8) -> io::Result<()> {
+        self.set_option(SocketOption::TrafficClass, i32::from(class))
+    }
+
+    /// Returns whether the socket has IPv6 peers only (`IPV6_V6ONLY`).
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` on an IPv4 socket.
+    pub fn only_v6(&self) -> io::Result<bool> {
+        Ok(self.number(SocketOption::V6Only)? != 0)
+    }
+
+    /// Sets the device and the source address of datagrams to IPv4 groups (`IP_MULTICAST_IF`):
+    /// those of the device with the address `interface`. 0.0.0.0 restores the choice by the routes.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` without such a device.
+    pub fn set_multicast_if_v4(&self, interface: &Ipv4Addr) -> io::Result<()> {
+        self.set_option(SocketOption::MulticastInterface, &interface.octets()[..])
+    }
+
+    /// Sets the device of datagrams to IPv6 groups (`IPV6_MULTICAST_IF`) by its index; 0 restores
+    /// the choice by the routes.
+    ///
+    /// # Errors
+    /// `ENODEV` without such a device, `ENOPROTOOPT` on an IPv4 socket.
+    pub fn set_multicast_if_v6(&self, interface: u32) -> io::Result<()> {
+        self.set_number(SocketOption::MulticastInterfaceV6, interface)
+    }
+
+    /// Sets the hop limit of datagrams to IPv6 groups (`IPV6_MULTICAST_HOPS`), 0 to 255. Default 1.
+    ///
+    /// # Errors
+    /// `EINVAL` for any other number, `ENOPROTOOPT` on an IPv4 socket.
+    pub fn set_multicast_hops_v6(&self, hops: u32) -> io::Result<()> {
+        self.set_number(SocketOption::MulticastHopsV6, hops)
+    }
+
+    /// Sets whether datagrams to IPv6 groups also reach the members on this host
+    /// (`IPV6_MULTICAST_LOOP`).
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` on an IPv4 socket.
+    pub fn set_multicast_loop_v6(&self, looped: bool) -> io::Result<()> {
+        self.set_option(SocketOption::MulticastLoopV6, looped)
+    }
+
+    /// Returns whether datagrams to IPv6 groups also reach the members on this host.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT` on an IPv4 socket.
+    pub fn multicast_loop_v6(&self) -> io::Result<bool> {
+        Ok(self.number(SocketOption::MulticastLoopV6)? != 0)
     }
 
     /// Sets the TTL of datagrams to groups (`IP_MULTICAST_TTL`), 0 to 255. Default 1.

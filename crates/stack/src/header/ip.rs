@@ -436,6 +436,43 @@ pub(crate) fn add_router_alert(bytes: &mut [u8]) {
     wire.checksum = U16::new(sum);
 }
 
+/// Whether the IP header `header` is one of IPv4.
+#[inline]
+pub(crate) fn is_v4(header: &[u8]) -> bool {
+    header.first().is_some_and(|first| first >> 4 == 4)
+}
+
+/// Fields of a received IP header that an application may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Visible {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+}
+
+impl Visible {
+    /// Reads the fields from a header that [`parse`] has accepted. A missing byte counts as zero.
+    #[inline]
+    pub(crate) fn read(header: &[u8]) -> Self {
+        let byte = |at: usize| header.get(at).copied().unwrap_or_default();
+        if is_v4(header) {
+            let address = |at: usize| -> IpAddr {
+                let octets = header.get(at..).and_then(|rest| rest.first_chunk::<4>());
+                IpAddr::V4(octets.map_or(Ipv4Addr::UNSPECIFIED, |octets| Ipv4Addr::from(*octets)))
+            };
+            let (src, dst) = (address(12), address(16));
+            return Self { src, dst, traffic_class: byte(1), hop_limit: byte(8) };
+        }
+        let address = |at: usize| -> IpAddr {
+            let octets = header.get(at..).and_then(|rest| rest.first_chunk::<16>());
+            IpAddr::V6(octets.map_or(Ipv6Addr::UNSPECIFIED, |octets| Ipv6Addr::from(*octets)))
+        };
+        let traffic_class = (byte(0) << 4) | (byte(1) >> 4);
+        Self { src: address(8), dst: address(24), traffic_class, hop_limit: byte(7) }
+    }
+}
+
 /// Turns a copy of a superframe's header into the header of one of its segments: sets the payload
 /// length, adds `id_step` to the IPv4 identification and updates the checksum. Options are kept.
 ///

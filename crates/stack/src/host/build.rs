@@ -43,7 +43,7 @@ use crate::{
         datagram::{groups::Groups, table::DatagramTable},
         demux::Demux,
         fast_open::FastOpenMemory,
-        net::{IcmpLimiter, Net, autoconf::Autoconf, claims::Claims, igmp::Igmp},
+        net::{IcmpLimiter, Net, autoconf::Autoconf, claims::Claims, group_reports::GroupReports},
     },
     sysctl::{Present, Sysctls},
     transmit::{
@@ -62,12 +62,11 @@ impl Host {
     ///
     /// # Errors
     /// [`ConfigError`] names the field, the refused value and the allowed values.
-    pub fn new(memory: &Memory, config: HostConfig) -> Result<Arc<Self>, ConfigError> {
+    pub fn new(memory: &Memory, mut config: HostConfig) -> Result<Arc<Self>, ConfigError> {
         if config.cores == 0 || config.cores > CORES_MAX {
             return Err(ConfigError::new("cores", config.cores, format!("1 to {CORES_MAX}")));
         }
         check_devices(&config)?;
-        let mut config = config;
         add_link_local_addresses(&mut config);
         set_memory_limits(&mut config.sysctls, memory);
         let secrets = config.secrets;
@@ -106,8 +105,9 @@ impl Host {
                 router,
                 demux: Demux::new(&memory.rcu, secrets.demux),
                 datagrams: DatagramTable::new(&memory.rcu),
+                pings: DatagramTable::new(&memory.rcu),
                 groups: Groups::new(&memory.rcu),
-                igmp: Igmp::default(),
+                group_reports: GroupReports::default(),
                 runners: cores.iter().map(|core| Arc::clone(core) as _).collect(),
                 core_sockets,
                 isn: IsnGenerator::new(&secrets.isn),

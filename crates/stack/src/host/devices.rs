@@ -171,12 +171,14 @@ impl Host {
                     listeners.push(Arc::clone(listener));
                 }
             });
-            self.datagrams.for_each(&rcu, |bound| {
-                // A socket may be bound to a multicast group, which is an address of no device.
-                if fib.local_kind(bound.local.ip()).is_none() && is_lost(bound.local.ip()) {
-                    datagrams.push(Arc::clone(&bound.socket));
-                }
-            });
+            for table in [&self.datagrams, &self.pings] {
+                table.for_each(&rcu, |bound| {
+                    // A socket may be bound to a multicast group, which is an address of no device.
+                    if fib.local_kind(bound.local.ip()).is_none() && is_lost(bound.local.ip()) {
+                        datagrams.push(Arc::clone(&bound.socket));
+                    }
+                });
+            }
             self.demux.for_each_established(&rcu, |tuple, entry| {
                 if is_lost(tuple.local.ip()) {
                     entries.push(entry.clone());

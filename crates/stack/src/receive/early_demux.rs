@@ -2,7 +2,7 @@
 //! connected datagram socket cache the route entry (dst) of their received packets, so that no
 //! route lookup is needed.
 //!
-//! Linux: `tcp_v4_early_demux`, `tcp_v6_early_demux`, `udp_v4_early_demux`,
+//! Linux: `tcp_v4_early_demux`, `tcp_v6_early_demux`, `udp_v4_early_demux`, `udp_v6_early_demux`,
 //! `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`, `net.ipv4.udp_early_demux`. For both IP
 //! versions, a cached route entry is valid while its generation equals the route generation of the
 //! host; Linux has a generation for IPv4 and `rx_dst_cookie` for IPv6. A packet of the previous
@@ -74,10 +74,9 @@ pub(super) fn early_demux<'s, const V4: bool>(
     Some(found)
 }
 
-/// Returns the connected socket of an IPv4 datagram, or `None` if there is none (Linux:
-/// `udp_v4_early_demux`).
+/// Returns the connected socket of a datagram, or `None` if there is none.
 #[inline]
-pub(super) fn datagram<'s>(
+pub(super) fn datagram<'s, const V4: bool>(
     rx: &mut Rx<'_, 's>,
     header: &IpHeader,
     packet: &mut Packet,
@@ -91,7 +90,7 @@ pub(super) fn datagram<'s>(
     }
     let ports = UdpHeader::ports(&packet.linear()[header_len..])?;
     let device = DeviceIndex(packet.meta().rx_device);
-    let tuple = tuple_of::<true>(header, device, ports);
+    let tuple = tuple_of::<V4>(header, device, ports);
     let hash = rx.hash(&tuple);
     rx.net.datagrams().connected(hash, &tuple, rx.rcu)
 }

@@ -1,9 +1,10 @@
 //! ICMP input: replies to echo requests, sends errors about undeliverable packets, and passes
-//! received errors to connections and datagram sockets.
+//! received errors to connections and datagram sockets, and echo replies to ping sockets.
 //!
 //! RFC 792, RFC 4443, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c, net/ipv6/icmp.c. Both
 //! versions take the same steps; `V4` selects the numbers, and the checksum of IPv6 covers a
-//! pseudo-header. Neighbor discovery, which IPv6 sends as ICMP, continues in `ndp_input`.
+//! pseudo-header. Neighbor discovery and MLD, which IPv6 sends as ICMP, continue in `ndp_input`
+//! and `group_query`.
 //!
 //! The rate of the ICMP types of `icmp_ratemask`, and of all ICMPv6 errors, is limited: for each
 //! destination (`icmp_ratelimit`), and for the whole host, both versions together
@@ -17,7 +18,7 @@ use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, TxChecksum, Verdict};
 use sync::epoch::Section;
 use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
-use super::ndp_input;
+use super::{group_query, ndp_input};
 use crate::{
     base::{
         counters::Counter,
@@ -28,19 +29,20 @@ use crate::{
     header::{
         ethernet::HEADER_LEN,
         icmp::{
-            CHECKSUM_OFFSET, ICMP_HEADER_LEN, IcmpMessage, Quote, Unreachable, in_counter,
-            may_answer_with_error, out_counter,
+            CHECKSUM_OFFSET, ICMP_HEADER_LEN, IcmpMessage, MLD_DONE, MLD_QUERY, MLD_V2_REPORT,
+            Quote, Unreachable,
+            checksum::{fill_checksum, sum_of},
+            in_counter, may_answer_with_error, out_counter,
         },
         ip::{
-            self, ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, Fragment, IPV4_HEADER_LEN, IPV6_HEADER_LEN,
-            IpHeader, protocol,
+            self, ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, Fragment, IPV6_HEADER_LEN, IpHeader, protocol,
         },
         ndp, strip,
         udp::UDP_HEADER_LEN,
     },
     route::{exception::plateau_below, fib::MTU_MIN_V6},
     socket::{
-        datagram::{ErrorOrigin, QueuedError},
+        datagram::{ErrorOrigin, QueuedError, SocketKind, report::kind_of},
         demux::Entry,
         net::{IcmpLimits, Net},
         rx::{Rx, scoped},
@@ -65,6 +67,7 @@ pub(super) fn input<const V4: bool>(
     mut packet: Packet,
 ) -> Verdict {
     rx.cx.count(Counter::IcmpInMsgs.of::<V4>(), 1);
+    packet.set_network_header();
     strip(&mut packet, usize::from(header.header_len));
     let message = match check_message::<V4>(rx.cx, header, &mut packet) {
         Ok(message) => message,
@@ -80,7 +83,10 @@ pub(super) fn input<const V4: bool>(
     match message {
         IcmpMessage::EchoRequest { .. } => echo_reply::<V4>(rx, header, packet),
         message if message.is_error() => report::<V4>(rx, header.src, message, packet),
-        IcmpMessage::EchoReply { .. } => Verdict::Drop(DropReason::IcmpNoSocket, packet),
+        IcmpMessage::EchoReply { id, .. } => to_ping_socket(rx, header, id, packet),
+        _ if !V4 && matches!(kind, MLD_QUERY..=MLD_DONE | MLD_V2_REPORT) => {
+            group_query::mld(rx, header, packet)
+        }
         _ if !V4 && matches!(kind, ndp::ROUTER_SOLICITATION..=ndp::REDIRECT) => {
             ndp_input::input(rx, header, packet)
         }
@@ -102,25 +108,6 @@ fn check_message<const V4: bool>(
         return Err(DropReason::IcmpCsum);
     }
     IcmpMessage::parse::<V4>(packet.linear())
-}
-
-/// Returns the sum of a message, and for IPv6 of its pseudo-header (RFC 4443 §2.3).
-fn sum_of<const V4: bool>(src: IpAddr, dst: IpAddr, message: &Packet) -> Sum {
-    let sum = message.checksum(0, message.len());
-    if V4 {
-        return sum;
-    }
-    let len = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    let mut whole = pkt::checksum::pseudo_header(src, dst, protocol::ICMPV6, len);
-    whole.combine(sum, 0);
-    whole
-}
-
-/// Writes the checksum of a complete message whose checksum field is linear.
-fn fill_checksum<const V4: bool>(src: IpAddr, dst: IpAddr, message: &mut Packet) {
-    message.linear_mut()[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].fill(0);
-    let sum = sum_of::<V4>(src, dst, message).finish();
-    message.linear_mut()[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Converts the request to the reply and sends the reply.
@@ -216,8 +203,28 @@ fn send<const V4: bool>(
     ip_output::send(cx, dst, packet);
 }
 
+/// Passes an echo reply to the ping socket with the identifier of the reply. Linux: `ping_rcv`.
+fn to_ping_socket(rx: &mut Rx<'_, '_>, header: &IpHeader, id: u16, packet: Packet) -> Verdict {
+    let device = DeviceIndex(packet.meta().rx_device);
+    let tuple =
+        FourTuple { local: scoped(header.dst, id, device), remote: scoped(header.src, 0, device) };
+    let hash = rx.net.demux().hash(&tuple);
+    let core = rx.net.core_for(rx.cx, hash);
+    let table = rx.net.table_of(SocketKind::Ping);
+    let found = table
+        .connected(hash, &tuple, rx.rcu)
+        .or_else(|| table.open(core, tuple.local, hash, rx.rcu));
+    match found {
+        Some(socket) => {
+            rx.datagram(socket, packet);
+            Verdict::Consumed
+        }
+        None => Verdict::Drop(DropReason::IcmpNoSocket, packet),
+    }
+}
+
 /// Passes an error about one of our packets to the connection of the quoted packet, which validates
-/// the error. An error about an IPv4 datagram goes to `report_datagram`.
+/// the error. An error about a datagram goes to `report_datagram`.
 fn report<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     offender: IpAddr,
@@ -238,8 +245,8 @@ fn report<const V4: bool>(
             return Verdict::Drop(reason, packet);
         }
     };
-    if V4 && quote.protocol == protocol::UDP {
-        return report_datagram(rx, offender, message, &quote, packet);
+    if let Some(kind) = kind_of(quote.protocol) {
+        return report_datagram::<V4>(rx, kind, offender, message, &quote, packet);
     }
     if quote.protocol != protocol::TCP {
         return Verdict::Drop(DropReason::IcmpNoSocket, packet);
@@ -271,65 +278,86 @@ fn report<const V4: bool>(
     Verdict::Consumed
 }
 
-/// Passes an error about one of our IPv4 datagrams to the socket of the datagram. The quote must be
+/// Passes an error about one of our datagrams or echo requests to its socket. The quote must be
 /// plausible: its source is an address of this host, its UDP length covers a header, and the quoted
 /// packet exceeds the MTU if the error reports one.
-fn report_datagram(
+fn report_datagram<const V4: bool>(
     rx: &mut Rx<'_, '_>,
+    kind: SocketKind,
     offender: IpAddr,
     message: IcmpMessage,
     quote: &Quote,
     packet: Packet,
 ) -> Verdict {
-    let (src_port, dst_port) = quote.ports();
-    let tuple = FourTuple {
-        local: SocketAddr::new(quote.src, src_port),
-        remote: SocketAddr::new(quote.dst, dst_port),
-    };
-    let len = usize::from(u16::from_be_bytes([quote.payload[4], quote.payload[5]]));
     let (net, rcu) = (rx.net, rx.rcu);
+    let device = DeviceIndex(packet.meta().rx_device);
+    // An error about an echo reply has no socket.
+    let (src_port, dst_port) = quote.socket_ports().unwrap_or_default();
+    let tuple = FourTuple {
+        local: scoped(quote.src, src_port, device),
+        remote: scoped(quote.dst, dst_port, device),
+    };
     let hash = net.demux().hash(&tuple);
-    let is_ours = len >= UDP_HEADER_LEN && net.is_local(rx.cx, quote.src);
+    let len = match kind {
+        SocketKind::Udp => usize::from(u16::from_be_bytes([quote.payload[4], quote.payload[5]])),
+        SocketKind::Ping => usize::from(quote.total_len).saturating_sub(ip::fixed_len::<V4>()),
+    };
+    let is_ours = len >= UDP_HEADER_LEN && src_port != 0 && net.is_local(rx.cx, quote.src);
     let mut mtu = 0;
     if let IcmpMessage::PacketTooBig { mtu: reported } = message {
         mtu = match reported {
-            0 => plateau_below(u32::from(quote.total_len)),
+            0 if V4 => plateau_below(u32::from(quote.total_len)),
             reported => reported,
         };
         // RFC 5927 §7.2: an error that reports an MTU not smaller than the packet is forged.
-        if len + IPV4_HEADER_LEN <= mtu as usize || rx.cx.sysctls().ip_no_pmtu_disc == 2 {
-            rx.cx.count(Counter::IcmpInErrors, 1);
-            return Verdict::Drop(DropReason::IcmpNoSocket, packet);
+        // RFC 8201 §4: every IPv6 link carries 1,280 bytes.
+        let is_forged = len + ip::fixed_len::<V4>() <= mtu as usize || (!V4 && mtu < MTU_MIN_V6);
+        if is_forged || (V4 && rx.cx.sysctls().ip_no_pmtu_disc == 2) {
+            return refuse_report::<V4>(rx.cx, kind, packet);
         }
     }
-    let error = datagram_error(message).filter(|_| is_ours).map(|(errno, permanent)| QueuedError {
+    let (kind_of_message, code) = (packet.linear()[0], packet.linear()[1]);
+    let origin = match V4 {
+        true => ErrorOrigin::Icmp { kind: kind_of_message, code },
+        false => ErrorOrigin::Icmp6 { kind: kind_of_message, code },
+    };
+    let found = if V4 { datagram_error(message) } else { datagram_error_v6(message) };
+    let error = found.filter(|_| is_ours).map(|(errno, permanent)| QueuedError {
         errno,
-        origin: ErrorOrigin::Icmp { kind: packet.linear()[0], code: packet.linear()[1] },
+        origin,
         mtu,
         offender: Some(offender),
         destination: tuple.remote,
         permanent,
     });
     let known = error.and_then(|error| {
-        let found = net.report_datagram(rx.cx, hash, &tuple, error, rcu);
+        let found = net.report_datagram(rx.cx, kind, hash, &tuple, error, rcu);
         if found.is_some() && mtu != 0 {
-            learn_path_mtu(rx, quote, mtu);
+            learn_path_mtu(rx, &tuple, mtu);
         }
         found
     });
     if known.is_none() {
-        rx.cx.count(Counter::IcmpInErrors, 1);
-        return Verdict::Drop(DropReason::IcmpNoSocket, packet);
+        return refuse_report::<V4>(rx.cx, kind, packet);
     }
     rx.cx.pool.free(packet);
     Verdict::Consumed
 }
 
+/// Drops an error that has no socket. As in Linux, one about an ICMP message is not counted.
+fn refuse_report<const V4: bool>(cx: &Cx, kind: SocketKind, packet: Packet) -> Verdict {
+    if kind == SocketKind::Udp {
+        cx.count(Counter::IcmpInErrors.of::<V4>(), 1);
+    }
+    Verdict::Drop(DropReason::IcmpNoSocket, packet)
+}
+
 /// Records a smaller path MTU for all sockets that send to the destination of the quoted datagram.
-fn learn_path_mtu(rx: &Rx<'_, '_>, quote: &Quote, mtu: u32) {
-    let dst = rx.net.reply_dst(rx.cx, quote.dst, Some(quote.src), None, CoreId(0), rx.rcu);
+fn learn_path_mtu(rx: &Rx<'_, '_>, tuple: &FourTuple, mtu: u32) {
+    let (remote, source) = (tuple.remote, Some(tuple.local.ip()));
+    let dst = rx.net.reply_dst(rx.cx, remote, source, None, CoreId(0), rx.rcu);
     if let Ok(dst) = dst {
-        rx.net.learn_path_mtu(quote.dst, &dst, mtu, rx.cx);
+        rx.net.learn_path_mtu(remote.ip(), &dst, mtu, rx.cx);
     }
 }
 
@@ -349,6 +377,26 @@ fn datagram_error(message: IcmpMessage) -> Option<(Errno, bool)> {
         IcmpMessage::ParameterProblem { .. } => Some((Errno::EPROTO, true)),
         _ => None,
     }
+}
+
+/// As [`datagram_error`], for ICMPv6. Linux: `__udp6_lib_err`, `icmpv6_err_convert`.
+const fn datagram_error_v6(message: IcmpMessage) -> Option<(Errno, bool)> {
+    Some(match message {
+        IcmpMessage::PacketTooBig { .. } => (Errno::EMSGSIZE, true),
+        IcmpMessage::Unreachable(Unreachable::Network) => (Errno::ENETUNREACH, false),
+        // Code 2: the destination is beyond the scope of the source address.
+        IcmpMessage::Unreachable(Unreachable::Host | Unreachable::Other(2))
+        | IcmpMessage::TimeExceeded { .. } => (Errno::EHOSTUNREACH, false),
+        IcmpMessage::Unreachable(Unreachable::Port) => (Errno::ECONNREFUSED, true),
+        // Codes 5 and 6: the source address failed a policy, or the route rejects the destination.
+        IcmpMessage::Unreachable(Unreachable::Prohibited | Unreachable::Other(5 | 6)) => {
+            (Errno::EACCES, true)
+        }
+        IcmpMessage::Unreachable(Unreachable::Protocol) | IcmpMessage::ParameterProblem { .. } => {
+            (Errno::EPROTO, true)
+        }
+        _ => return None,
+    })
 }
 
 /// Converts a message to a TCP error: RFC 1122 §4.2.3.9, RFC 1191 §4, Linux's `icmp_err_convert`.

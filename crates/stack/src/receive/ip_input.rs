@@ -1,12 +1,12 @@
 //! IP receive: checks the header, decides whether the packet is for this host, and passes the
 //! packet to its protocol.
 //!
-//! Above: `link_input`. Below: `tcp_input`, `udp_input`, `icmp_input`, `igmp_input`; for fragments,
-//! `reassembly`. Linux: `ip_rcv`, `ip_local_deliver`, `ip_list_rcv`, `ip_list_rcv_finish`,
-//! `ip_sublist_rcv_finish`, `ip_extract_route_hint`; `ipv6_rcv`, `ip6_input_finish`. Packets of
-//! both IP versions pass the same functions; the parameter `V4` selects the header. The steps have
-//! the order of RFC 1122 §3.2.1. A packet that is not for this host is dropped: this stack is a
-//! host and does not forward.
+//! Above: `link_input`. Below: `tcp_input`, `udp_input`, `icmp_input`, `group_query`; for
+//! fragments, `reassembly`. Linux: `ip_rcv`, `ip_local_deliver`, `ip_list_rcv`,
+//! `ip_list_rcv_finish`, `ip_sublist_rcv_finish`, `ip_extract_route_hint`; `ipv6_rcv`,
+//! `ip6_input_finish`. Packets of both IP versions pass the same functions; the parameter `V4`
+//! selects the header. The steps have the order of RFC 1122 §3.2.1. A packet that is not for this
+//! host is dropped: this stack is a host and does not forward.
 //!
 //! After its header is checked, a packet takes one of two ways. If early demux finds its
 //! connection, the packet joins the sublist of this connection. Otherwise its route entry (dst) is
@@ -33,7 +33,7 @@ use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 
 use super::{
     early_demux::{self, Demuxed, early_demux},
-    icmp_input, igmp_input, reassembly, tcp_input, udp_input,
+    group_query, icmp_input, reassembly, tcp_input, udp_input,
 };
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
@@ -160,25 +160,26 @@ impl<'s> ListInput<'s> {
             self.sublist = Sublist::Connection;
             return established::<V4>(rx, &header, packet);
         }
-        if V4 && header.protocol == protocol::UDP {
-            return self.push_datagram(rx, &header, packet);
+        if header.protocol == protocol::UDP {
+            return self.push_datagram::<V4>(rx, &header, protocol_at, packet);
         }
         self.push_by_route::<V4>(rx, &header, protocol_at, packet)
     }
 
-    /// Delivers an IPv4 datagram. If early demux finds a connected socket, the socket supplies the
-    /// route entry; otherwise the route is looked up.
-    fn push_datagram(
+    /// Delivers a datagram. If early demux finds a connected socket, the socket supplies the route
+    /// entry; otherwise the route is looked up.
+    fn push_datagram<const V4: bool>(
         &mut self,
         rx: &mut Rx<'_, 's>,
         header: &IpHeader,
+        protocol_at: u16,
         mut packet: Packet,
     ) -> Verdict {
         let sysctls = rx.cx.sysctls();
         let demux = sysctls.ip_early_demux && sysctls.udp_early_demux;
-        let found = if demux { early_demux::datagram(rx, header, &mut packet) } else { None };
+        let found = if demux { early_demux::datagram::<V4>(rx, header, &mut packet) } else { None };
         let Some(socket) = found else {
-            return self.push_by_route::<true>(rx, header, NEXT_HEADER, packet);
+            return self.push_by_route::<V4>(rx, header, protocol_at, packet);
         };
         self.sublist = Sublist::None;
         self.sublists += u64::from(!rx.is_current_datagram_socket(socket));
@@ -187,13 +188,13 @@ impl<'s> ListInput<'s> {
         if !matches!(brought, PacketDst::None) {
             socket.cache_rx_dst(rx.net, rx.cx, device, brought);
         } else if socket.rx_dst(rx.net, device, rx.rcu).is_none() {
-            match route::<true>(rx, &mut packet, header) {
+            match route::<V4>(rx, &mut packet, header) {
                 Ok(found) => socket.cache_rx_dst(rx.net, rx.cx, device, PacketDst::Noref(found)),
                 Err(reason) => return Verdict::Drop(reason, packet),
             }
         }
-        rx.cx.count(Counter::IpInDelivers, 1);
-        udp_input::connected(rx, socket, header, packet)
+        rx.cx.count(Counter::IpInDelivers.of::<V4>(), 1);
+        udp_input::connected::<V4>(rx, socket, header, packet)
     }
 
     /// Delivers a packet for which early demux found no socket.
@@ -427,7 +428,8 @@ pub(super) fn accept<const V4: bool>(
             packet.meta_mut().pkt_type = PacketType::Multicast;
             cx.count(Counter::IpExtInMcastPkts.of::<V4>(), 1);
             cx.count(Counter::IpExtInMcastOctets.of::<V4>(), bytes);
-            if !V4 && !rx.net.is_member(rx.rcu, DeviceIndex(packet.meta().rx_device), header.dst) {
+            let device = DeviceIndex(packet.meta().rx_device);
+            if !V4 && !rx.net.is_member(rx.rcu, device, header.dst) {
                 cx.count(Counter::Ip6InAddrErrors, 1);
                 return Err(DropReason::IpDestinationInvalid);
             }
@@ -520,13 +522,13 @@ pub(super) fn deliver<const V4: bool>(
             rx.cx.count(Counter::IpInDelivers.of::<V4>(), 1);
             tcp_input::input::<V4>(rx, dst, header, packet)
         }
-        protocol::UDP if V4 => {
-            rx.cx.count(Counter::IpInDelivers, 1);
-            udp_input::input(rx, header, packet)
+        protocol::UDP => {
+            rx.cx.count(Counter::IpInDelivers.of::<V4>(), 1);
+            udp_input::input::<V4>(rx, header, packet)
         }
         protocol::IGMP if V4 => {
             rx.cx.count(Counter::IpInDelivers, 1);
-            igmp_input::input(rx, header, packet)
+            group_query::igmp(rx, header, packet)
         }
         number if number == ip::icmp_protocol::<V4>() => {
             rx.cx.count(Counter::IpInDelivers.of::<V4>(), 1);
@@ -538,8 +540,7 @@ pub(super) fn deliver<const V4: bool>(
                 let message = IcmpMessage::Unreachable(Unreachable::Protocol);
                 icmp_input::send_error::<V4>(rx, header, message, &packet);
             } else if number != protocol::NO_NEXT_HEADER {
-                // RFC 8200 §4: the Next Header value is unrecognized. This includes UDP, which
-                // exists over IPv4 only.
+                // RFC 8200 §4: the Next Header value is unrecognized.
                 let message =
                     IcmpMessage::ParameterProblem { code: 1, pointer: u32::from(protocol_at) };
                 icmp_input::send_error::<V4>(rx, header, message, &packet);

@@ -1,15 +1,13 @@
-//! UDP receive over IPv4: checks the header and the checksum, and finds the socket.
+//! UDP receive: checks the header and the checksum, and finds the socket.
 //!
 //! Above: `ip_input`. Below: `socket::rx`, which collects the datagrams of one socket. Linux:
-//! `__udp4_lib_rcv`, `__udp4_lib_mcast_deliver`. A datagram for which early demux has found a
-//! connected socket passes [`connected`]. All others pass `input`: datagrams for unconnected
-//! sockets and groups, and datagrams without a socket, which are answered with an ICMP port
-//! unreachable error.
-
-use std::net::SocketAddr;
+//! `__udp4_lib_rcv`, `__udp4_lib_mcast_deliver`, `__udp6_lib_rcv`, `__udp6_lib_mcast_deliver`. Both
+//! IP versions take the same steps; over IPv6 a checksum is mandatory (RFC 8200 §8.1). A datagram
+//! for which early demux has found a connected socket passes [`connected`]. All others pass
+//! `input`: datagrams for unconnected sockets and groups, and datagrams without a socket, which are
+//! answered with an ICMP port unreachable error.
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Verdict, checksum};
-use tcp::FourTuple;
 
 use super::icmp_input;
 use crate::{
@@ -21,18 +19,21 @@ use crate::{
         strip,
         udp::{UDP_HEADER_LEN, UdpHeader},
     },
-    socket::{DatagramSocket, rx::Rx},
+    socket::{
+        DatagramSocket,
+        rx::{Rx, scoped, tuple_of},
+    },
 };
 
 /// Delivers one datagram, which still has its IP header, to the socket that early demux has found.
 #[inline]
-pub(super) fn connected<'s>(
+pub(super) fn connected<'s, const V4: bool>(
     rx: &mut Rx<'_, 's>,
     socket: &'s DatagramSocket,
     header: &IpHeader,
     mut packet: Packet,
 ) -> Verdict {
-    match admit(rx.cx, header, &mut packet) {
+    match admit::<V4>(rx.cx, header, &mut packet) {
         Ok(_) => {
             rx.datagram(socket, packet);
             Verdict::Consumed
@@ -42,15 +43,20 @@ pub(super) fn connected<'s>(
 }
 
 /// Delivers one datagram, which still has its IP header.
-pub(super) fn input(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
-    let udp = match admit(rx.cx, header, &mut packet) {
+pub(super) fn input<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
+    let udp = match admit::<V4>(rx.cx, header, &mut packet) {
         Ok(udp) => udp,
         Err(reason) => return Verdict::Drop(reason, packet),
     };
     if packet.meta().pkt_type != PacketType::Host {
-        return to_group(rx, header, &udp, packet);
+        return to_group::<V4>(rx, header, &udp, packet);
     }
-    let tuple = tuple(header, &udp);
+    let device = DeviceIndex(packet.meta().rx_device);
+    let tuple = tuple_of::<V4>(header, device, (udp.src_port, udp.dst_port));
     let hash = rx.hash(&tuple);
     let (net, core) = (rx.net, rx.net.core_for(rx.cx, hash));
     let table = net.datagrams();
@@ -62,40 +68,45 @@ pub(super) fn input(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) 
             rx.datagram(socket, packet);
             Verdict::Consumed
         }
-        None => no_socket(rx, header, packet),
-    }
-}
-
-fn tuple(header: &IpHeader, udp: &UdpHeader) -> FourTuple {
-    FourTuple {
-        local: SocketAddr::new(header.dst, udp.dst_port),
-        remote: SocketAddr::new(header.src, udp.src_port),
+        None => no_socket::<V4>(rx, header, packet),
     }
 }
 
 /// Removes the IP and the UDP header, which stay readable in front of the payload, and checks the
 /// datagram.
 #[inline]
-fn admit(cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<UdpHeader, DropReason> {
+fn admit<const V4: bool>(
+    cx: &Cx,
+    header: &IpHeader,
+    packet: &mut Packet,
+) -> Result<UdpHeader, DropReason> {
     packet.set_network_header();
     strip(packet, usize::from(header.header_len));
-    check(cx, header, packet).inspect_err(|reason| {
-        cx.count(Counter::UdpInErrors, 1);
+    check::<V4>(cx, header, packet).inspect_err(|reason| {
+        cx.count(Counter::UdpInErrors.of::<V4>(), 1);
         if *reason == DropReason::UdpCsum {
-            cx.count(Counter::UdpInCsumErrors, 1);
+            cx.count(Counter::UdpInCsumErrors.of::<V4>(), 1);
         }
     })
 }
 
 #[inline]
-fn check(cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<UdpHeader, DropReason> {
+fn check<const V4: bool>(
+    cx: &Cx,
+    header: &IpHeader,
+    packet: &mut Packet,
+) -> Result<UdpHeader, DropReason> {
     if !packet.require_linear(UDP_HEADER_LEN) {
         return Err(DropReason::PacketTooShort);
     }
     let udp = UdpHeader::parse(packet.linear(), packet.len())?;
     packet.truncate(usize::from(udp.len));
-    // RFC 768: zero means that the sender has computed no checksum.
-    let is_known = udp.checksum == 0
+    // RFC 768: zero means that the sender has computed no checksum. RFC 8200 §8.1 forbids that,
+    // because an IPv6 header has no checksum of its own.
+    if !V4 && udp.checksum == 0 {
+        return Err(DropReason::UdpCsum);
+    }
+    let is_known = (V4 && udp.checksum == 0)
         || matches!(
             packet.meta().rx_checksum,
             RxChecksum::Unnecessary | RxChecksum::Partial { .. }
@@ -116,7 +127,7 @@ fn check(cx: &Cx, header: &IpHeader, packet: &mut Packet) -> Result<UdpHeader, D
 
 /// Delivers a broadcast or multicast datagram to every socket whose addresses and group memberships
 /// match.
-fn to_group(
+fn to_group<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     header: &IpHeader,
     udp: &UdpHeader,
@@ -126,14 +137,15 @@ fn to_group(
     let headers = usize::from(header.header_len) + UDP_HEADER_LEN;
     // The headers become part of the packet again, because a copy would not contain them otherwise.
     packet.push(headers);
-    let remote = SocketAddr::new(header.src, udp.src_port);
     let multicast = packet.meta().pkt_type == PacketType::Multicast;
     let device = DeviceIndex(packet.meta().rx_device);
-    let is_member = multicast && net.groups().is_member(device, header.dst, rcu);
+    let remote = scoped(header.src, udp.src_port, device);
+    // `ip_input` has checked the membership of IPv6 packets.
+    let is_member = !V4 || net.is_member(rcu, device, header.dst);
     // Socket found last, which gets the packet itself. Every socket before it gets a copy.
     let mut last: Option<&DatagramSocket> = None;
     net.datagrams().for_each_on_port(udp.dst_port, rcu, |bound| {
-        let wants = (bound.local.ip().is_unspecified() || bound.local.ip() == header.dst)
+        let wants = bound.covers(header.dst)
             && bound.remote.is_none_or(|peer| peer == remote)
             && (!multicast || (is_member && bound.socket.takes_group(device, header.dst, rcu)));
         if wants && let Some(before) = last.replace(&bound.socket) {
@@ -143,8 +155,8 @@ fn to_group(
                     rx.datagram(before, copy);
                 }
                 None => {
-                    rx.cx.count(Counter::UdpInErrors, 1);
-                    rx.cx.count(Counter::UdpRcvbufErrors, 1);
+                    rx.cx.count(Counter::UdpInErrors.of::<V4>(), 1);
+                    rx.cx.count(Counter::UdpRcvbufErrors.of::<V4>(), 1);
                 }
             }
         }
@@ -156,18 +168,22 @@ fn to_group(
             Verdict::Consumed
         }
         None => {
-            rx.cx.count(Counter::UdpIgnoredMulti, 1);
+            rx.cx.count(Counter::UdpIgnoredMulti.of::<V4>(), 1);
             Verdict::Drop(DropReason::UdpNoSocket, packet)
         }
     }
 }
 
 /// Drops a datagram without a socket and sends an ICMP error to its sender.
-fn no_socket(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
-    rx.cx.count(Counter::UdpNoPorts, 1);
+fn no_socket<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
+    rx.cx.count(Counter::UdpNoPorts.of::<V4>(), 1);
     // The ICMP error quotes the headers, which are still in front of the payload.
     packet.push(usize::from(header.header_len) + UDP_HEADER_LEN);
     let message = IcmpMessage::Unreachable(Unreachable::Port);
-    icmp_input::send_error::<true>(rx, header, message, &packet);
+    icmp_input::send_error::<V4>(rx, header, message, &packet);
     Verdict::Drop(DropReason::UdpNoSocket, packet)
 }

@@ -30,7 +30,7 @@ use crate::{
     },
     cx::{Cx, share::HostShare},
     device::{Device, LinkType, QueueId, attached::Attached},
-    header::ethernet::MacAddr,
+    header::ethernet::{MacAddr, multicast_mac},
     route::exception::{Limits, Stamp},
     sysctl::{
         Sysctls,
@@ -115,6 +115,11 @@ impl Router {
     /// Returns the transmit queues of a device.
     pub(crate) fn tx(&self, index: DeviceIndex) -> &Arc<DeviceTx> {
         &self.tx[index.position()]
+    }
+
+    /// Returns the number of devices, loopback included.
+    pub(crate) const fn device_count(&self) -> usize {
+        self.devices.len()
     }
 
     pub(crate) const fn is_loopback_device(&self, index: DeviceIndex) -> bool {
@@ -265,15 +270,12 @@ pub(crate) struct Hop {
     expires: Instant,
 }
 
-/// Returns the link address of a hop to a group: RFC 919 for broadcasts, RFC 1112 §6.4 for IPv4
+/// Returns the link address of a hop to a group: RFC 919 for broadcasts, [`multicast_mac`] for
 /// multicast.
 fn group_mac(hop: &Hop) -> Option<MacAddr> {
     match (hop.kind, hop.next_hop) {
         (RouteKind::Broadcast, _) => Some(MacAddr::BROADCAST),
-        (RouteKind::Multicast, IpAddr::V4(group)) => {
-            let [_, a, b, c] = group.octets();
-            Some(MacAddr([0x01, 0x00, 0x5e, a & 0x7f, b, c]))
-        }
+        (RouteKind::Multicast, group) => Some(multicast_mac(group)),
         _ => None,
     }
 }
@@ -441,12 +443,13 @@ impl Router {
     pub(crate) fn datagram_hop(
         &self,
         cx: &Cx,
-        remote: IpAddr,
+        remote: impl Into<Destination>,
         source: Option<IpAddr>,
         broadcast: bool,
         device: Option<DeviceIndex>,
     ) -> Result<Hop, Errno> {
-        self.hop_by(cx, remote.into(), source, None, |fib, route| {
+        let remote = remote.into();
+        self.hop_by(cx, remote, source, None, |fib, route| {
             if route.kind == RouteKind::Broadcast && !broadcast {
                 return Err(Errno::EACCES);
             }
@@ -454,8 +457,8 @@ impl Router {
                 return Err(Errno::ENODEV);
             }
             let of_route = Some(route.device).filter(|device| *device != NO_DEVICE);
-            let default = || fib.main_device(remote);
-            let any = || fib.device_with_address(remote.is_ipv4());
+            let default = || fib.main_device(remote.ip);
+            let any = || fib.device_with_address(remote.ip.is_ipv4());
             device.or(of_route).or_else(default).or_else(any).ok_or(Errno::ENETUNREACH)
         })
     }

@@ -41,7 +41,7 @@ pub(crate) enum TimerEntry {
     /// Fragments of incomplete datagrams, of IPv4 if true, otherwise of IPv6.
     Fragments(bool),
     /// Reports of multicast groups.
-    Igmp,
+    GroupReports,
     /// Routers, prefixes and addresses that a link has announced (RFC 4862).
     Autoconf,
 }

@@ -1,7 +1,9 @@
-//! UDP sockets. They use the same lock, options and waiting as connections.
+//! Datagram sockets: UDP, and ICMP echo (`ping`). They use the same lock, options and waiting as
+//! connections.
 //!
 //! Above: `receive::udp_input`, which passes datagrams, and crate `quietline`, which makes calls.
-//! Below: `route`, `transmit`. Linux: net/ipv4/udp.c, net/ipv4/datagram.c.
+//! Below: `route`, `transmit`. Linux: net/ipv4/udp.c, net/ipv4/ping.c, net/ipv4/datagram.c,
+//! net/ipv6/udp.c, net/ipv6/ping.c, net/ipv6/datagram.c.
 //!
 //! Softirq context enters with the datagrams of one batch, an ICMP report or a completion
 //! (`softirq`). If no thread owns the socket, the datagrams are queued at once, under a single
@@ -11,6 +13,15 @@
 //! builds packets in the calling thread, and passes consecutive packets with one route entry (dst)
 //! to the device as one list.
 //!
+//! Both IP versions have one type of socket. Its state and the tables hold canonical addresses
+//! (`family`), so that a datagram from a v4-mapped peer is an IPv4 datagram everywhere below the
+//! calls. A step that reads or writes header bytes takes the version from the address or from the
+//! packet.
+//!
+//! A ping socket (`SOCK_DGRAM` with `IPPROTO_ICMP` or `IPPROTO_ICMPV6`) differs from a UDP socket
+//! in its header: the application writes the ICMP header, and the identifier takes the place of the
+//! port. Its sockets have a table of their own, because the numbers are independent.
+//!
 //! Invariant: `ReceiveQueue::rmem` is the sum of the `truesize` of the datagrams in the receive
 //! queue, and the charged pages cover this sum.
 //!
@@ -18,8 +29,6 @@
 //! socket lock protects it. Linux verifies a UDP checksum while it copies the data, unless the
 //! socket has a filter; this stack verifies every checksum on arrival, so that a corrupt datagram
 //! never makes a socket readable.
-//!
-//! Not here: IPv6.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -41,6 +50,7 @@ use tcp::Readiness;
 use super::{
     BusyPoll,
     connection::readiness::notify_watchers,
+    family::Family,
     modes::rx_dst::RxDst,
     options::{SharedSettings, SocketSettings},
     wmem::{SendingSocket, Wmem},
@@ -63,8 +73,10 @@ use queue::ReceiveQueue;
 pub use recv::{ReceiveMessage, Received};
 pub use report::{ErrorOrigin, QueuedError};
 pub use send::{SendControl, SendMessage};
+use target::Lookup;
 
 mod bind;
+mod build;
 mod call;
 mod flags;
 pub(crate) mod groups;
@@ -75,18 +87,32 @@ pub(crate) mod report;
 mod send;
 mod softirq;
 pub(crate) mod table;
+mod target;
 
 /// An ICMP report waits in `DatagramSocket::reports`.
 const DEFERRED_REPORT: u8 = 1 << 0;
 /// Packets of this socket have completed, so that the socket may be writable again.
 const DEFERRED_TSQ: u8 = 1 << 1;
 
-/// A UDP socket.
+/// Protocol of a datagram socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketKind {
+    /// UDP.
+    Udp,
+    /// Echo requests and replies of ICMP or ICMPv6.
+    Ping,
+}
+
+/// A datagram socket.
 ///
 /// In the steady state, no thread writes the fields from `core` to `kept`, except `incoming` when
 /// the flow moves to another core.
 #[derive(Debug)]
 pub struct DatagramSocket {
+    /// Protocol. Never changes.
+    kind: SocketKind,
+    /// Family, with which the application sees addresses. Never changes.
+    family: Family,
     /// Core of the socket: selects the transmit queue, and resumes the socket after completions.
     core: CoreId,
     /// Core that received the socket's last datagrams. Relaxed: a hint.
@@ -130,10 +156,14 @@ pub struct DatagramSocket {
 struct DatagramState {
     /// Local end; the address may be unspecified.
     local: SocketAddr,
+    /// Local end as it was bound, to which a disconnected socket returns.
+    bound: SocketAddr,
     /// Source address of the socket's datagrams; `None` if the route determines it.
     source: Option<IpAddr>,
     /// Peer of a connected socket.
     remote: Option<SocketAddr>,
+    /// Device that `bind` or `connect` has named by the scope of an address (`sk_bound_dev_if`).
+    device: Option<DeviceIndex>,
     queue: ReceiveQueue,
     /// Limit of the memory of `queue` in bytes (`sk_rcvbuf`). The last datagram may exceed the
     /// limit.
@@ -150,8 +180,8 @@ struct DatagramState {
     /// Route entry (dst) of the last destination, if the destination was used twice in a row or the
     /// socket is connected.
     dst: Option<DatagramDst>,
-    /// Last destination for which no valid route entry was cached.
-    last_remote: Option<IpAddr>,
+    /// Lookup of the last destination for which no valid route entry was cached.
+    last_lookup: Option<Lookup>,
     /// IPv4 identification of the next datagram while the socket is connected (Linux: `inet_id`).
     ip_id: u16,
     /// Bits of `ready` whose waiting threads have not been woken yet.
@@ -166,11 +196,10 @@ struct DatagramState {
     sent_unpolled: usize,
 }
 
-/// Route entry (dst), with the addresses for which it was looked up.
+/// Route entry (dst), with the lookup that has found it.
 #[derive(Debug)]
 struct DatagramDst {
-    remote: IpAddr,
-    source: Option<IpAddr>,
+    lookup: Lookup,
     dst: CachedDst,
 }
 
@@ -181,14 +210,27 @@ impl Drop for DatagramState {
     }
 }
 
+/// Properties with which a socket is opened.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    kind: SocketKind,
+    family: Family,
+    local: SocketAddr,
+    device: Option<DeviceIndex>,
+}
+
 impl DatagramSocket {
-    fn new(net: &Net, cx: &Cx, local: SocketAddr, core: CoreId, kept: SocketSettings) -> Arc<Self> {
+    /// Creates a socket that is not in a table yet.
+    fn new(net: &Net, cx: &Cx, ends: &Ends, core: CoreId, kept: SocketSettings) -> Arc<Self> {
+        let Ends { kind, family, local, device } = *ends;
         let sysctls = cx.sysctls();
         let rcvbuf = kept.tcp.rcvbuf.unwrap_or(sysctls.rmem_default);
         let sndbuf = kept.tcp.sndbuf.unwrap_or(sysctls.wmem_default);
         let settings = SharedSettings::new(kept.bind_flags(local, sysctls));
         settings.copy_from(&kept);
         Arc::new_cyclic(|this| Self {
+            kind,
+            family,
             core,
             incoming: AtomicU16::new(core.0),
             wmem: Wmem::new(
@@ -205,8 +247,10 @@ impl DatagramSocket {
             backlog_limit: AtomicU32::new(rcvbuf),
             lock: SocketLock::new(DatagramState {
                 local,
+                bound: local,
                 source: Some(local.ip()).filter(|ip| net.is_local(cx, *ip)),
                 remote: None,
+                device,
                 queue: ReceiveQueue::default(),
                 rcvbuf,
                 sndbuf,
@@ -215,7 +259,7 @@ impl DatagramSocket {
                 error: None,
                 errors: Vec::new(),
                 dst: None,
-                last_remote: None,
+                last_lookup: None,
                 ip_id: 0,
                 newly_ready: NewlyReady::default(),
                 drops: 0,

@@ -151,12 +151,7 @@ impl Demux {
     ) -> Option<&'s Arc<Listener>> {
         let port = local.port();
         let on_port = self.listeners.lookup(port_hash(port), &port, rcu)?;
-        let (any_v4, any_v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
-        let member = |ip, dual| member(on_port, (ip, dual), hash, core);
-        member(local.ip(), false).or_else(|| match local.ip() {
-            IpAddr::V4(_) => member(any_v4, false).or_else(|| member(any_v6, true)),
-            IpAddr::V6(_) => member(any_v6, false),
-        })
+        choose(on_port, local.ip(), hash, core)
     }
 
     /// Inserts a socket; `EADDRNOTAVAIL` if the table has an entry with the same four-tuple.
@@ -402,10 +397,23 @@ pub(super) fn overlap(a: (IpAddr, Family), b: (IpAddr, Family)) -> bool {
     covers(a, a_family) || covers(b, b_family)
 }
 
+/// Returns the socket of a port for packets to the address `ip`: one bound to the address itself,
+/// else one bound to the unspecified address; for IPv4, a socket for both families on `[::]` comes
+/// last. Linux: `compute_score`.
+#[inline]
+pub(super) fn choose<S: OnPort>(on_port: &[S], ip: IpAddr, hash: u32, core: CoreId) -> Option<&S> {
+    let (any_v4, any_v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
+    let member = |ip, dual| member(on_port, (ip, dual), hash, core);
+    member(ip, false).or_else(|| match ip {
+        IpAddr::V4(_) => member(any_v4, false).or_else(|| member(any_v6, true)),
+        IpAddr::V6(_) => member(any_v6, false),
+    })
+}
+
 /// Returns the socket bound to the address `ip`; with `dual`, only a socket for both families. Of
 /// several sockets, `hash` selects one if they have set `SO_REUSEPORT`; otherwise the first is
 /// returned.
-pub(super) fn member<S: OnPort>(
+fn member<S: OnPort>(
     on_port: &[S],
     (ip, dual): (IpAddr, bool),
     hash: u32,

@@ -1,15 +1,15 @@
 //! Address family of a socket, and the addresses that its application sees.
 //!
-//! Above: `connect`, `listen` and the calls that return an address. Below: the tables of
-//! connections and listeners, which hold canonical addresses only (`canonical`).
-//! RFC 3493 §3.7 and §5.3; Linux: `ipv6_only_sock`, `ipv6_mapped`.
+//! Above: `connect`, `listen`, the calls of datagram sockets that name or return an address. Below:
+//! the tables of connections and listeners, which hold canonical addresses only (`canonical`). RFC
+//! 3493 §3.7 and §5.3; Linux: `ipv6_only_sock`, `ipv6_mapped`.
 //!
 //! An IPv6 socket reaches IPv4 peers by v4-mapped addresses (::ffff:192.0.2.1). Inside the stack
 //! such a connection **is** an IPv4 connection: its four-tuple holds IPv4 addresses, so that it has
 //! one hash and one entry, independent of the socket's family. The family is kept beside the tuple
 //! and read only where an address is given to the application.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use crate::base::errno::Errno;
 
@@ -35,15 +35,59 @@ impl Family {
         }
     }
 
+    /// Whether the socket is one of `AF_INET6`.
+    #[inline]
+    pub(crate) const fn is_v6(self) -> bool {
+        !matches!(self, Self::V4)
+    }
+
     /// Returns the address that the application sees for an end of a connection.
     pub(crate) fn present(self, end: SocketAddr) -> SocketAddr {
-        match (self, end) {
-            (Self::Dual | Self::V6Only, SocketAddr::V4(end)) => {
-                SocketAddr::new(IpAddr::V6(end.ip().to_ipv6_mapped()), end.port())
-            }
-            _ => end,
+        match end {
+            SocketAddr::V4(v4) => SocketAddr::new(self.present_ip(IpAddr::V4(*v4.ip())), v4.port()),
+            SocketAddr::V6(_) => end,
         }
     }
+
+    /// Returns the address that the application sees for `ip`.
+    #[inline]
+    pub(crate) fn present_ip(self, ip: IpAddr) -> IpAddr {
+        match ip {
+            IpAddr::V4(ip) if self.is_v6() => IpAddr::V6(ip.to_ipv6_mapped()),
+            ip => ip,
+        }
+    }
+
+    /// Returns the destination `to` in the form that the tables use ([`canonical`]). As in Linux,
+    /// the unspecified address stands for this host.
+    ///
+    /// # Errors
+    /// `EAFNOSUPPORT` for an IPv6 address on an `AF_INET` socket, `ENETUNREACH` for an IPv4 address
+    /// with `IPV6_V6ONLY`; those of [`canonical`].
+    #[inline]
+    pub(crate) fn destination(self, to: SocketAddr) -> Result<SocketAddr, Errno> {
+        if to.is_ipv6() && !self.is_v6() {
+            return Err(Errno::EAFNOSUPPORT);
+        }
+        let mut to = canonical(to)?;
+        if to.ip().is_unspecified() {
+            to.set_ip(match to.ip() {
+                IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+                IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            });
+        }
+        if to.is_ipv4() && self == Self::V6Only {
+            return Err(Errno::ENETUNREACH);
+        }
+        Ok(to)
+    }
+}
+
+/// Whether an address means nothing without the link on which it is valid (RFC 4007 §6): link-local
+/// unicast addresses, and multicast groups of this interface or link. Linux:
+/// `__ipv6_addr_needs_scope_id`.
+pub(crate) const fn needs_scope(ip: Ipv6Addr) -> bool {
+    ip.is_unicast_link_local() || (ip.is_multicast() && matches!(ip.octets()[1] & 0x0f, 1 | 2))
 }
 
 /// Returns the form of `end` that the tables use: a v4-mapped address becomes an IPv4 address, only
@@ -80,6 +124,27 @@ mod tests {
             assert_eq!(family.present(end("[2001:db8::1]:80")), end("[2001:db8::1]:80"));
         }
         assert_eq!(Family::V4.present(end("192.0.2.1:80")), end("192.0.2.1:80"));
+    }
+
+    #[test]
+    fn a_destination_belongs_to_the_family_of_its_socket() {
+        let to = |family: Family, text: &str| family.destination(end(text));
+        assert_eq!(to(Family::V4, "[2001:db8::1]:80"), Err(Errno::EAFNOSUPPORT));
+        assert_eq!(to(Family::V4, "[::ffff:192.0.2.1]:80"), Err(Errno::EAFNOSUPPORT));
+        assert_eq!(to(Family::V6Only, "[::ffff:192.0.2.1]:80"), Err(Errno::ENETUNREACH));
+        for text in ["192.0.2.1:80", "[::ffff:192.0.2.1]:80"] {
+            assert_eq!(to(Family::Dual, text), Ok(end("192.0.2.1:80")));
+        }
+        assert_eq!(to(Family::Dual, "[::]:80"), Ok(end("[::1]:80")));
+        assert_eq!(to(Family::Dual, "[::ffff:0.0.0.0]:80"), Ok(end("127.0.0.1:80")));
+        assert_eq!(to(Family::V4, "0.0.0.0:80"), Ok(end("127.0.0.1:80")));
+    }
+
+    #[test]
+    fn link_local_addresses_and_groups_need_a_scope() {
+        let needs = |text: &str| needs_scope(text.parse().expect("an address"));
+        assert!(["fe80::1", "ff02::1", "ff01::5", "ff12::9"].into_iter().all(needs));
+        assert!(!["2001:db8::1", "::1", "ff05::1", "ff0e::9"].into_iter().any(needs));
     }
 
     #[test]

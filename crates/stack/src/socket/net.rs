@@ -24,7 +24,10 @@ use tcp::{
 use super::{
     connection::SocketRef,
     core_sockets::{CoreSockets, TimerEntry},
-    datagram::{DatagramSocket, ErrorOrigin, QueuedError, groups::Groups, table::DatagramTable},
+    datagram::{
+        DatagramSocket, ErrorOrigin, QueuedError, SocketKind, groups::Groups, report::kind_of,
+        table::DatagramTable,
+    },
     demux::{Demux, Entry, FlowName},
     fast_open::FastOpenMemory,
     rx::scoped,
@@ -35,10 +38,7 @@ use crate::{
         ids::{CoreId, DeviceIndex},
     },
     cx::{Cx, event::Event, softirq::RunCore},
-    header::{
-        icmp::Quote,
-        ip::{ETHER_TYPE_IPV4, protocol},
-    },
+    header::{icmp::Quote, ip::ETHER_TYPE_IPV4},
     route::router::Router,
     transmit::{
         dst::Dst,
@@ -51,13 +51,14 @@ use autoconf::Autoconf;
 pub use claims::ClaimState;
 use claims::Claims;
 use fragments::FragmentTable;
+use group_reports::GroupReports;
 pub(crate) use icmp_limiter::{IcmpLimiter, IcmpLimits};
 
 pub(crate) mod autoconf;
 pub(crate) mod claims;
 pub mod fragments;
+pub(crate) mod group_reports;
 mod icmp_limiter;
-pub(crate) mod igmp;
 
 /// Connections visited in one step of a walk that frees spare memory.
 const TRIM_PIECE: usize = 64;
@@ -68,10 +69,12 @@ pub struct Net {
     pub(crate) router: Router,
     pub(crate) demux: Demux,
     pub(crate) datagrams: DatagramTable,
+    /// Ping sockets, by the identifier of their messages in place of the port.
+    pub(crate) pings: DatagramTable,
     /// Multicast groups that datagram sockets have joined.
     pub(crate) groups: Groups,
-    /// IGMP reports of these groups to routers.
-    pub(crate) igmp: igmp::Igmp,
+    /// Reports of these groups to routers.
+    pub(crate) group_reports: GroupReports,
     /// Handles to run the cores.
     pub(crate) runners: Box<[Arc<dyn RunCore>]>,
     /// State that the sockets of each core share.
@@ -124,10 +127,7 @@ impl Upper for Net {
             _ => Quote::parse::<false>(packet.linear()),
         };
         let Ok(sent) = sent else { return };
-        if !matches!(sent.protocol, protocol::TCP | protocol::UDP) {
-            return;
-        }
-        let (src_port, dst_port) = sent.ports();
+        let Some((src_port, dst_port)) = sent.socket_ports() else { return };
         let tuple = FourTuple {
             local: scoped(sent.src, src_port, device),
             remote: scoped(sent.dst, dst_port, device),
@@ -135,7 +135,7 @@ impl Upper for Net {
         let hash = self.demux.hash(&tuple);
         let reader = cx.reader();
         let rcu = reader.pin();
-        if sent.protocol == protocol::UDP {
+        if let Some(kind) = kind_of(sent.protocol) {
             let error = QueuedError {
                 errno: Errno::EHOSTUNREACH,
                 origin: ErrorOrigin::Local,
@@ -144,7 +144,7 @@ impl Upper for Net {
                 destination: tuple.remote,
                 permanent: false,
             };
-            let _ = self.report_datagram(cx, hash, &tuple, error, &rcu);
+            let _ = self.report_datagram(cx, kind, hash, &tuple, error, &rcu);
             return;
         }
         if let Some(Entry::Stream(socket)) = self.demux.established(hash, &tuple, &rcu) {
@@ -170,16 +170,17 @@ impl Net {
     pub(crate) fn report_datagram(
         &self,
         cx: &mut Cx,
+        kind: SocketKind,
         hash: u32,
         tuple: &FourTuple,
         error: QueuedError,
         rcu: &Section<'_>,
     ) -> Option<()> {
         let core = self.core_for(cx, hash);
-        let socket = self
-            .datagrams
+        let table = self.table_of(kind);
+        let socket = table
             .connected(hash, tuple, rcu)
-            .or_else(|| self.datagrams.open(core, tuple.local, hash, rcu))?;
+            .or_else(|| table.open(core, tuple.local, hash, rcu))?;
         socket.report(cx, error);
         Some(())
     }
@@ -216,11 +217,13 @@ impl Net {
         streams
     }
 
-    /// Returns all datagram sockets in the table.
+    /// Returns all datagram sockets in the tables.
     pub(crate) fn datagram_sockets(&self, cx: &Cx) -> Vec<Arc<DatagramSocket>> {
         let reader = cx.reader();
         let mut sockets = Vec::new();
-        self.datagrams.for_each(&reader.pin(), |bound| sockets.push(Arc::clone(&bound.socket)));
+        for table in [&self.datagrams, &self.pings] {
+            table.for_each(&reader.pin(), |bound| sockets.push(Arc::clone(&bound.socket)));
+        }
         sockets
     }
 

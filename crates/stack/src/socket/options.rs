@@ -35,6 +35,7 @@ mod tests;
 
 pub use memory_info::MemoryInfo;
 pub use settings::SocketSettings;
+pub(super) use settings::VersionSettings;
 pub(super) use shared::SharedSettings;
 pub use table::SocketOption;
 pub use value::OptionValue;

@@ -36,16 +36,42 @@ const DATA_OFFSET: usize = 12;
 /// IP header fields that a socket sets for its segments (RFC 9293 §3.9.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpFields {
-    /// `IP_TOS`: the differentiated services field (RFC 2474 §3). For TCP, the two ECN bits are 0,
-    /// because TCP sets them.
+    /// `IP_TOS`: the differentiated services field of IPv4 packets (RFC 2474 §3). For TCP, the two
+    /// ECN bits are 0, because TCP sets them.
     pub tos: u8,
+    /// `IPV6_TCLASS`: the same field of IPv6 packets.
+    pub traffic_class: u8,
     /// `SO_PRIORITY`, which `IP_TOS` also sets. It is not part of the header, but queueing
     /// disciplines read it.
     pub priority: u8,
-    /// `IP_TTL`; `None` selects `ip_default_ttl`.
+    /// `IP_TTL`, for IPv4 packets; `None` selects `ip_default_ttl`.
     pub ttl: Option<u8>,
+    /// `IPV6_UNICAST_HOPS`, for IPv6 packets; `None` selects `net.ipv6.conf.all.hop_limit`.
+    pub hop_limit: Option<u8>,
     /// `IP_MTU_DISCOVER`; `None` selects the mode of `ip_no_pmtu_disc`.
     pub mtu_discover: Option<MtuDiscover>,
+}
+
+impl IpFields {
+    #[inline]
+    const fn hops<const V4: bool>(self) -> Option<u8> {
+        if V4 { self.ttl } else { self.hop_limit }
+    }
+
+    #[inline]
+    const fn class<const V4: bool>(self) -> u8 {
+        if V4 { self.tos } else { self.traffic_class }
+    }
+
+    /// Sets the TTL and the hop limit.
+    pub(crate) const fn set_hops(&mut self, hops: u8) {
+        (self.ttl, self.hop_limit) = (Some(hops), Some(hops));
+    }
+
+    /// Sets the type of service and the traffic class.
+    pub(crate) const fn set_class(&mut self, class: u8) {
+        (self.tos, self.traffic_class) = (class, class);
+    }
 }
 
 /// Path MTU discovery mode of a socket (RFC 1191), with Linux's numbers (`IP_PMTUDISC_*`).
@@ -257,8 +283,8 @@ fn push_headers<const V4: bool>(
         src: tuple.local.ip(),
         dst: tuple.remote.ip(),
         protocol: sender.protocol,
-        hop_limit: fields.ttl.unwrap_or_else(|| hop_limit::<V4>(cx)),
-        traffic_class: fields.tos | segment.meta().ecn.bits(),
+        hop_limit: fields.hops::<V4>().unwrap_or_else(|| hop_limit::<V4>(cx)),
+        traffic_class: fields.class::<V4>() | segment.meta().ecn.bits(),
         flow_label: if V4 { 0 } else { flow_label(cx, segment) },
         id: if V4 { identification(cx, sender, dont, segment) } else { 0 },
         fragment: Fragment { dont, ..Fragment::default() },

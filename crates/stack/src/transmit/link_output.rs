@@ -95,9 +95,10 @@ pub(crate) fn send_arp(tx: &DeviceTx, cx: &mut Cx, to: MacAddr, arp: &ArpPacket)
     send_control(tx, cx, Some((to, mac)), packet);
 }
 
-/// Sends one packet of neighbor resolution by the first queue of a device. `frame` has the link
-/// addresses of the destination and of the device; it is `None` on a link without link addresses.
-pub(super) fn send_control(
+/// Sends one packet of neighbor resolution or of group membership by the first queue of a device.
+/// `frame` has the link addresses of the destination and of the device; it is `None` on a link
+/// without link addresses.
+pub(crate) fn send_control(
     tx: &DeviceTx,
     cx: &mut Cx,
     frame: Option<(MacAddr, MacAddr)>,

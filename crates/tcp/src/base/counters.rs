@@ -20,7 +20,7 @@ macro_rules! counters {
     ($(#[$what:meta])* $($name:ident: $doc:literal,)*) => {
         $(#[$what])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[repr(u8)]
+        #[repr(u16)]
         pub enum Counter {
             $(#[doc = $doc] $name,)*
         }

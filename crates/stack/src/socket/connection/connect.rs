@@ -4,7 +4,7 @@
 //! writable when the handshake is complete, or gets a pending error.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -175,17 +175,7 @@ fn ends(
     if local.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
         return Err(Errno::EAFNOSUPPORT);
     }
-    let mut remote = canonical(remote)?;
-    // As in Linux, the unspecified address stands for this host.
-    if remote.ip().is_unspecified() {
-        remote.set_ip(match remote.ip() {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        });
-    }
-    if remote.is_ipv4() && family == Family::V6Only {
-        return Err(Errno::ENETUNREACH);
-    }
+    let remote = family.destination(remote)?;
     let Some(mut local) = local.map(canonical).transpose()? else { return Ok((remote, None)) };
     // With `[::]`, the route determines the address: for a v4-mapped peer, an IPv4 address.
     if local.ip().is_unspecified() && remote.is_ipv4() {
@@ -200,7 +190,7 @@ fn ends(
 }
 
 /// Returns `end` without the scope of a link-local address.
-fn unscoped(end: SocketAddr) -> SocketAddr {
+pub(in crate::socket) fn unscoped(end: SocketAddr) -> SocketAddr {
     SocketAddr::new(end.ip(), end.port())
 }
 

@@ -1,7 +1,8 @@
 //! Multicast groups: memberships of the host and of each socket.
 //!
-//! Above: `receive::udp_input`, which filters datagrams by the memberships, and `igmp`, which
-//! reports the groups to routers. Linux: `ip_mc_join_group`, `ip_check_mc_rcu`, `ip_mc_sf_allow`.
+//! Above: `receive::udp_input`, which filters datagrams by the memberships, and `group_reports`,
+//! which reports the groups to routers. Linux: `ip_mc_join_group`, `ip_check_mc_rcu`,
+//! `ip_mc_sf_allow`, `ipv6_sock_mc_join`, `ipv6_chk_mcast_addr`, `inet6_mc_check`.
 //!
 //! The host is a member of a group on a device as long as one socket is. Datagrams are filtered in
 //! a read section, without a lock.
@@ -102,7 +103,8 @@ impl DatagramSocket {
     /// # Errors
     /// `EINVAL` for an address that is not a multicast group, `EADDRINUSE` if the socket is a
     /// member already, `ENOBUFS` above 20 groups, `ENODEV` if there is no such device or no route
-    /// to the group, as in Linux; `ENETDOWN` for a closed socket.
+    /// to the group, as in Linux; `ENOPROTOOPT` for an IPv6 group on an IPv4 socket, `ENETDOWN` for
+    /// a closed socket.
     pub fn join(
         self: &Arc<Self>,
         net: &Net,
@@ -110,6 +112,9 @@ impl DatagramSocket {
         group: IpAddr,
         device: Option<DeviceIndex>,
     ) -> Result<(), Errno> {
+        if group.is_ipv6() && !self.family.is_v6() {
+            return Err(Errno::ENOPROTOOPT);
+        }
         let membership = membership(net, cx, group, device)?;
         let call = self.begin_call(net, cx);
         let mut result = Ok(());
@@ -192,22 +197,28 @@ impl DatagramSocket {
         rcu: &Section<'_>,
     ) -> bool {
         let joined = self.memberships.load(rcu);
-        self.flags.multicast_all()
+        self.flags.multicast_all(group.is_ipv4())
             || joined.iter().any(|membership| membership.covers(device, group))
     }
 }
 
+/// Returns the membership for a group on `device`, or on the device by which datagrams to the group
+/// leave.
 fn membership(
     net: &Net,
     cx: &mut Cx,
     group: IpAddr,
     device: Option<DeviceIndex>,
 ) -> Result<Membership, Errno> {
-    if !group.is_multicast() || group.is_ipv6() {
+    if !group.is_multicast() {
         return Err(Errno::EINVAL);
     }
+    if let Some(device) = device {
+        net.check_device(device)?;
+        return Ok(Membership { device, group });
+    }
     let entered = cx.enter(net);
-    let hop = net.datagram_hop(cx, group, None, false, device);
+    let hop = net.datagram_hop(cx, group, None, false, None);
     cx.leave(entered);
     match hop {
         Ok(hop) => Ok(Membership { device: hop.index, group }),

@@ -1,18 +1,20 @@
 //! Options of a datagram socket, with the same table and rules as those of a connection.
 //!
-//! Linux: `sk_setsockopt`, `do_ip_setsockopt`, `udp_lib_setsockopt`. The options are kept as
-//! `SocketSettings`, like those of a listener, and those that softirq context and sends read are
-//! copied to atomics.
+//! Linux: `sk_setsockopt`, `do_ip_setsockopt`, `do_ipv6_setsockopt`, `udp_lib_setsockopt`. The
+//! options are kept as `SocketSettings`, like those of a listener, and those that softirq context
+//! and sends read are copied to atomics.
 
-use super::{DatagramSocket, call::Call};
+use super::{DatagramSocket, SocketKind, call::Call};
 use crate::{
-    base::errno::Errno,
+    base::{errno::Errno, ids::DeviceIndex},
     cx::Cx,
+    header::ip::protocol,
     socket::{
+        family::Family,
         net::Net,
         options::{
-            IPPROTO_IPV6, IPPROTO_TCP, MemoryInfo, OptionValue, SOL_QUIETLINE, SocketOption,
-            SocketState,
+            AF_INET, AF_INET6, IPPROTO_IPV6, IPPROTO_TCP, IPPROTO_UDP, MemoryInfo, OptionValue,
+            SOL_QUIETLINE, SocketOption, SocketSettings, SocketState,
         },
     },
 };
@@ -21,8 +23,9 @@ impl DatagramSocket {
     /// Sets an option by Linux's rules.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option of IPv6, TCP or [`SOL_QUIETLINE`] and for one that is only read,
-    /// `EINVAL` for a value that is not allowed, `EPERM` for a priority above 6.
+    /// `ENOPROTOOPT` for an option of TCP or [`SOL_QUIETLINE`], for one of IPv6 on an IPv4 socket
+    /// and for one that is only read, `EINVAL` for a value that is not allowed, `EPERM` for a
+    /// priority above 6, `ENODEV` and `EADDRNOTAVAIL` for an unknown multicast interface.
     pub fn set_option(
         &self,
         net: &Net,
@@ -30,11 +33,18 @@ impl DatagramSocket {
         option: SocketOption,
         value: &OptionValue,
     ) -> Result<(), Errno> {
-        check_level(option)?;
+        self.check_level(option)?;
         let sysctls = net.sysctls();
         let mut kept = self.kept();
         let mut next = kept.clone();
         next.set_in(SocketState::Datagram, option, value, &sysctls)?;
+        match option {
+            SocketOption::MulticastInterface => resolve_interface(net, cx, &mut next)?,
+            SocketOption::MulticastInterfaceV6 => {
+                net.check_device(DeviceIndex(next.datagram.v6.multicast_device))?;
+            }
+            _ => {}
+        }
         self.settings.copy_from(&next);
         self.flags.copy_from(&next);
         let mut call = self.begin_untimed_call(net, cx);
@@ -48,16 +58,23 @@ impl DatagramSocket {
     /// Returns an option. Reading `SO_ERROR` takes the error.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option of IPv6, TCP or [`SOL_QUIETLINE`] and for one that is only set,
-    /// `ENOTCONN` for `IP_MTU` of an unconnected socket.
+    /// `ENOPROTOOPT` for an option of TCP or [`SOL_QUIETLINE`], for one of IPv6 on an IPv4 socket
+    /// and for one that is only set, `ENOTCONN` for `IP_MTU` of an unconnected socket.
     pub fn option(
         &self,
         net: &Net,
         cx: &mut Cx,
         option: SocketOption,
     ) -> Result<OptionValue, Errno> {
-        check_level(option)?;
+        self.check_level(option)?;
         match option {
+            SocketOption::Domain => {
+                return Ok(OptionValue::Int(if self.family.is_v6() { AF_INET6 } else { AF_INET }));
+            }
+            SocketOption::Protocol => return Ok(OptionValue::Int(self.protocol().into())),
+            SocketOption::V6Only if self.family.is_v6() => {
+                return Ok((self.family == Family::V6Only).into());
+            }
             SocketOption::Error => {
                 let error = self.take_error(net, cx);
                 return Ok(OptionValue::Int(error.map_or(0, Errno::raw)));
@@ -68,7 +85,7 @@ impl DatagramSocket {
             SocketOption::SendBuffer | SocketOption::ReceiveBuffer | SocketOption::MemoryInfo => {
                 return Ok(self.memory_option(net, cx, option));
             }
-            SocketOption::PathMtu => {
+            SocketOption::PathMtu | SocketOption::PathMtuV6 => {
                 let call = self.begin_call(net, cx);
                 let mtu = call.path_mtu(cx);
                 call.end(cx);
@@ -114,17 +131,50 @@ impl DatagramSocket {
 impl Call<'_> {
     /// Returns the MTU of the path to the peer.
     fn path_mtu(&self, cx: &Cx) -> Result<u64, Errno> {
-        let remote = self.state.remote.ok_or(Errno::ENOTCONN)?;
-        let broadcast = self.socket.flags.broadcast();
-        let hop = self.net.datagram_hop(cx, remote.ip(), self.state.source, broadcast, None)?;
+        let (net, socket) = (self.net, self.socket);
+        let target = self.state.target_at_peer(socket)?;
+        let hop = target.lookup.hop(net, cx, socket.flags.broadcast())?;
         Ok(u64::from(hop.mtu))
     }
 }
 
-/// Fails with `ENOPROTOOPT` for an option of a level that datagram sockets do not have.
-fn check_level(option: SocketOption) -> Result<(), Errno> {
-    match option.level() {
-        IPPROTO_IPV6 | IPPROTO_TCP | SOL_QUIETLINE => Err(Errno::ENOPROTOOPT),
-        _ => Ok(()),
+impl DatagramSocket {
+    /// Fails with `ENOPROTOOPT` for an option of a level that the socket does not have.
+    fn check_level(&self, option: SocketOption) -> Result<(), Errno> {
+        match option.level() {
+            IPPROTO_TCP | SOL_QUIETLINE => Err(Errno::ENOPROTOOPT),
+            IPPROTO_IPV6 if !self.family.is_v6() => Err(Errno::ENOPROTOOPT),
+            IPPROTO_UDP if self.kind != SocketKind::Udp => Err(Errno::ENOPROTOOPT),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the protocol of the socket's packets, as `SO_PROTOCOL`.
+    pub(super) const fn protocol(&self) -> u8 {
+        match (self.kind, self.family.is_v6()) {
+            (SocketKind::Udp, _) => protocol::UDP,
+            (SocketKind::Ping, false) => protocol::ICMP,
+            (SocketKind::Ping, true) => protocol::ICMPV6,
+        }
+    }
+}
+
+/// Finds the device of `IP_MULTICAST_IF`: of an address without an index, the device with this
+/// address; of an index, the device, whose address is the source unless another one is given.
+fn resolve_interface(net: &Net, cx: &Cx, settings: &mut SocketSettings) -> Result<(), Errno> {
+    let datagram = &mut settings.datagram;
+    let (index, address) = (datagram.v4.multicast_device, datagram.multicast_source);
+    if index != 0 {
+        return net.check_device(DeviceIndex(index));
+    }
+    let device = net.multicast_device(cx, address.into()).map_err(|_| Errno::EADDRNOTAVAIL)?;
+    datagram.v4.multicast_device = device.map_or(0, |device| device.0);
+    Ok(())
+}
+
+impl Net {
+    /// Fails with `ENODEV` if there is no device with this index.
+    pub(super) fn check_device(&self, device: DeviceIndex) -> Result<(), Errno> {
+        if device.position() < self.device_count() { Ok(()) } else { Err(Errno::ENODEV) }
     }
 }

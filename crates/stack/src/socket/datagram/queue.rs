@@ -5,11 +5,14 @@
 //!
 //! A datagram in the queue is a packet without headers; the headers stay readable in front of it
 //! (`Packet::network_header`). With `UDP_GRO`, a datagram is joined to the packet before it if both
-//! have the same source, destination, device, TOS and TTL, the datagrams of that packet have one
+//! have the same addresses and ports, device, TOS or traffic class, and TTL or hop limit, the
+//! datagrams of that packet have one
 //! size, and the new datagram is not larger. Differs from Linux: datagrams are joined here and not
 //! in receive offload, because devices deliver them one by one.
 
 use pkt::{Packet, PacketList, Pool};
+
+use crate::header::ip;
 
 /// Largest number of datagrams that are joined (`UDP_GRO_CNT_MAX`).
 const JOINED_MAX: u16 = 64;
@@ -98,10 +101,17 @@ fn may_join(newest: &Packet, next: &Packet) -> bool {
         && segs < JOINED_MAX
         && newest.len() + next.len() <= JOINED_BYTES_MAX
         && newest.meta().rx_device == next.meta().rx_device
-        && ip.get(1) == next_ip.get(1)
-        && ip.get(8) == next_ip.get(8)
-        && ip.get(12..20) == next_ip.get(12..20)
+        && same_path(ip, next_ip)
         && udp.get(..4) == next_udp.get(..4)
+}
+
+/// Whether two IP headers have the same version, addresses, TOS and TTL; for IPv6, traffic class,
+/// flow label and hop limit.
+fn same_path(ip: &[u8], next: &[u8]) -> bool {
+    let same = |ranges: [std::ops::Range<usize>; 3]| {
+        ranges.into_iter().all(|range| ip.get(range.clone()) == next.get(range))
+    };
+    if ip::is_v4(ip) { same([0..2, 8..9, 12..20]) } else { same([0..4, 7..8, 8..40]) }
 }
 
 fn join(pool: &mut Pool, newest: &mut Packet, next: Packet) -> Result<(), Packet> {

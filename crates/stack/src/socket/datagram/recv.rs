@@ -1,22 +1,27 @@
 //! Receives datagrams: takes them from the receive queue and copies them to the application's
 //! buffers.
 //!
-//! Above: crate `quietline`. Linux: `udp_recvmsg`, `__skb_recv_udp`.
+//! Above: crate `quietline`. Linux: `udp_recvmsg`, `udpv6_recvmsg`, `ping_recvmsg`,
+//! `__skb_recv_udp`.
 //!
 //! A receive takes datagrams under the lock and copies them after it has released the lock, so that
 //! the copy delays neither softirq context nor other readers. A peek copies under the lock. Source,
-//! destination, TOS and TTL are read from the headers in front of the payload.
+//! destination, TOS and TTL are read from the headers in front of the payload. An IPv6 socket gets
+//! the addresses of an IPv4 datagram as v4-mapped addresses.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use pkt::{Packet, PacketList};
 
-use super::{DatagramSocket, call::Call};
+use super::{DatagramSocket, SocketKind, call::Call};
 use crate::{
     base::{counters::Counter, errno::Errno, ids::DeviceIndex},
     cx::Cx,
-    header::udp::UdpHeader,
-    socket::net::Net,
+    header::{
+        ip::{self, Visible},
+        udp::UdpHeader,
+    },
+    socket::{net::Net, rx::scoped},
 };
 
 /// Description of a received datagram (control messages of `recvmsg`).
@@ -27,16 +32,16 @@ pub struct Received {
     /// Bytes of the datagram, or of the joined datagrams. If the buffer was too short, this is more
     /// than `len`, and the rest is lost (`MSG_TRUNC`).
     pub datagram_len: usize,
-    /// Sender.
+    /// Sender. A link-local address has the device as its scope.
     pub source: SocketAddr,
     /// Destination address: that of this host, of a multicast group or of a broadcast
-    /// (`IP_PKTINFO`).
+    /// (`IP_PKTINFO`, `IPV6_RECVPKTINFO`).
     pub destination: IpAddr,
-    /// Device that received the datagram (`IP_PKTINFO`); 0 is loopback.
+    /// Device that received the datagram (`IP_PKTINFO`, `IPV6_RECVPKTINFO`); 0 is loopback.
     pub device: DeviceIndex,
-    /// Type of service with the ECN bits (`IP_RECVTOS`).
+    /// Type of service or traffic class, with the ECN bits (`IP_RECVTOS`, `IPV6_RECVTCLASS`).
     pub tos: u8,
-    /// TTL (`IP_RECVTTL`).
+    /// TTL or hop limit (`IP_RECVTTL`, `IPV6_RECVHOPLIMIT`).
     pub ttl: u8,
     /// Payload bytes of each joined datagram, except the last, which may be shorter (`UDP_GRO`).
     /// `None` for a single datagram.
@@ -77,7 +82,7 @@ impl DatagramSocket {
         let taken = call.take();
         if peek {
             let received = taken.map(|packet| {
-                let received = copy(&packet, buf);
+                let received = self.copy(&packet, buf);
                 call.state.queue.put_back(packet);
                 received
             });
@@ -86,11 +91,7 @@ impl DatagramSocket {
         }
         call.state.uncharge(cx);
         call.end(cx);
-        let packet = taken?;
-        let received = copy(&packet, buf);
-        cx.pool.free(packet);
-        net.count_received(cx, &received);
-        Ok(received)
+        Ok(self.hand_over(net, cx, taken?, buf))
     }
 
     /// Receives waiting datagrams into the buffers in order, as many as there are buffers, and
@@ -131,25 +132,51 @@ impl DatagramSocket {
         }
         for message in messages.iter_mut().take(count) {
             let Some(packet) = list.pop_front() else { break };
-            let received = copy(&packet, message.buf);
-            cx.pool.free(packet);
-            net.count_received(cx, &received);
-            message.received = Some(received);
+            message.received = Some(self.hand_over(net, cx, packet, message.buf));
         }
         Ok(count)
     }
-}
 
-impl Net {
-    /// Counts the datagrams of one receive, several if they were joined.
-    fn count_received(&self, cx: &mut Cx, received: &Received) {
-        let datagrams = match received.segment {
-            Some(size) => received.datagram_len.div_ceil(usize::from(size)),
-            None => 1,
+    /// Copies a datagram that was taken from the queue, counts it, several if they were joined, and
+    /// frees its packet.
+    fn hand_over(&self, net: &Net, cx: &mut Cx, packet: Packet, buf: &mut [u8]) -> Received {
+        let received = self.copy(&packet, buf);
+        let v4 = ip::is_v4(packet.network_header());
+        cx.pool.free(packet);
+        if self.kind == SocketKind::Udp {
+            let datagrams = match received.segment {
+                Some(size) => received.datagram_len.div_ceil(usize::from(size)),
+                None => 1,
+            };
+            let entered = cx.enter(net);
+            cx.count(Counter::UdpInDatagrams.of_version(v4), datagrams as u64);
+            cx.leave(entered);
+        }
+        received
+    }
+
+    /// Copies the payload, and returns the description of the datagram from its headers.
+    fn copy(&self, packet: &Packet, buf: &mut [u8]) -> Received {
+        let len = packet.copy_to(0, buf);
+        let ip = Visible::read(packet.network_header());
+        let port = match self.kind {
+            SocketKind::Udp => {
+                UdpHeader::ports(packet.transport_header()).map_or(0, |(from, _)| from)
+            }
+            SocketKind::Ping => 0,
         };
-        let entered = cx.enter(self);
-        cx.count(Counter::UdpInDatagrams, datagrams as u64);
-        cx.leave(entered);
+        let device = DeviceIndex(packet.meta().rx_device);
+        let gso = packet.meta().gso;
+        Received {
+            len,
+            datagram_len: packet.len(),
+            source: self.family.present(scoped(ip.src, port, device)),
+            destination: self.family.present_ip(ip.dst),
+            device,
+            tos: ip.traffic_class,
+            ttl: ip.hop_limit,
+            segment: (gso.segs > 1).then_some(gso.size),
+        }
     }
 }
 
@@ -164,27 +191,5 @@ impl Call<'_> {
             None if state.closed => Err(Errno::ENETDOWN),
             None => Err(Errno::EAGAIN),
         }
-    }
-}
-
-/// Copies the payload, and returns the description of the datagram from its headers.
-fn copy(packet: &Packet, buf: &mut [u8]) -> Received {
-    let len = packet.copy_to(0, buf);
-    let ip = packet.network_header();
-    let address = |at: usize| -> IpAddr {
-        let octets = ip.get(at..).and_then(|rest| rest.first_chunk::<4>());
-        IpAddr::V4(octets.map_or(Ipv4Addr::UNSPECIFIED, |octets| Ipv4Addr::from(*octets)))
-    };
-    let port = UdpHeader::ports(packet.transport_header()).map_or(0, |(source, _)| source);
-    let gso = packet.meta().gso;
-    Received {
-        len,
-        datagram_len: packet.len(),
-        source: SocketAddr::new(address(12), port),
-        destination: address(16),
-        device: DeviceIndex(packet.meta().rx_device),
-        tos: ip.get(1).copied().unwrap_or_default(),
-        ttl: ip.get(8).copied().unwrap_or_default(),
-        segment: (gso.segs > 1).then_some(gso.size),
     }
 }

@@ -1,10 +1,12 @@
 //! ICMP reports about the datagrams of a socket: the pending error, and the error queue of
-//! `IP_RECVERR`.
+//! `IP_RECVERR` and `IPV6_RECVERR`. The former applies to reports about IPv4 datagrams, the latter
+//! to those about IPv6 datagrams.
 //!
 //! Above: `receive::icmp_input`, which has found the socket by the quoted datagram. Linux:
-//! `__udp4_lib_err`, `ip_icmp_error`, `ip_recv_error`.
+//! `__udp4_lib_err`, `__udp6_lib_err`, `ping_err`, `ip_icmp_error`, `ip_recv_error`,
+//! `ipv6_icmp_error`, `ipv6_recv_error`.
 //!
-//! Without `IP_RECVERR`, an error is reported only to a connected socket, because an unconnected
+//! Without the option, an error is reported only to a connected socket, because an unconnected
 //! one could not tell which peer the error concerns, and only if the error is permanent
 //! (RFC 1122 §4.1.3.3).
 
@@ -13,8 +15,8 @@ use std::{
     sync::PoisonError,
 };
 
-use super::{DEFERRED_REPORT, DatagramSocket, DatagramState};
-use crate::{base::errno::Errno, cx::Cx};
+use super::{DEFERRED_REPORT, DatagramSocket, DatagramState, SocketKind};
+use crate::{base::errno::Errno, cx::Cx, header::ip::protocol, socket::family::Family};
 
 /// Maximum number of reports in the error queue, and of reports that wait for the owner of the
 /// socket. Further reports are dropped. In Linux, reports count towards the receive buffer instead.
@@ -32,6 +34,22 @@ pub enum ErrorOrigin {
         /// Code of the message.
         code: u8,
     },
+    /// An ICMPv6 message (`SO_EE_ORIGIN_ICMP6`).
+    Icmp6 {
+        /// Type of the message.
+        kind: u8,
+        /// Code of the message.
+        code: u8,
+    },
+}
+
+/// Returns the kind of the datagram sockets whose packets have this protocol.
+pub(crate) const fn kind_of(protocol: u8) -> Option<SocketKind> {
+    match protocol {
+        protocol::UDP => Some(SocketKind::Udp),
+        protocol::ICMP | protocol::ICMPV6 => Some(SocketKind::Ping),
+        _ => None,
+    }
 }
 
 /// Error that an earlier datagram has caused (`struct sock_extended_err`).
@@ -51,10 +69,26 @@ pub struct QueuedError {
     pub(crate) permanent: bool,
 }
 
+impl QueuedError {
+    /// Returns the report with the addresses as the application sees them.
+    pub(super) fn presented(self, family: Family) -> Self {
+        Self {
+            offender: self.offender.map(|ip| family.present_ip(ip)),
+            destination: family.present(self.destination),
+            ..self
+        }
+    }
+
+    /// Whether the report is about an IPv4 datagram.
+    const fn is_ipv4(&self) -> bool {
+        self.destination.is_ipv4()
+    }
+}
+
 impl DatagramSocket {
     /// Softirq: processes a report about a datagram of this socket.
     pub(crate) fn report(&self, cx: &mut Cx, error: QueuedError) {
-        if !self.flags.receive_error() && !error.permanent {
+        if !self.flags.receive_error(error.is_ipv4()) && !error.permanent {
             return;
         }
         {
@@ -79,7 +113,7 @@ impl DatagramState {
     }
 
     fn on_report(&mut self, socket: &DatagramSocket, error: QueuedError) {
-        if socket.flags.receive_error() {
+        if socket.flags.receive_error(error.is_ipv4()) {
             if self.errors.len() < ERRORS_MAX {
                 self.errors.push(error);
             }

@@ -1,7 +1,8 @@
 //! Sends datagrams: passes them from the application's buffer to the device, in the calling thread.
 //!
 //! Above: crate `quietline`. Below: `route::router`, which finds the route entry, and
-//! `transmit::ip_output`. Linux: `udp_sendmsg`, `udp_send_skb`.
+//! `transmit::ip_output`. Linux: `udp_sendmsg`, `udpv6_sendmsg`, `ping_v4_sendmsg`,
+//! `ping_v6_sendmsg`.
 //!
 //! One call sends a batch of messages. Packets of consecutive messages with the same route entry
 //! (dst), link addresses and transmit queue reach the device as one list. The payload is copied
@@ -17,11 +18,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use pkt::{Packet, PacketList, Sum, TxChecksum, checksum};
+use pkt::PacketList;
 use sync::epoch::Section;
 use tcp::FourTuple;
 
-use super::{DatagramDst, DatagramSocket, bind::this_host, call::Call};
+use super::{
+    DatagramDst, DatagramSocket, SocketKind,
+    build::{Checks, check_echo, datagram, echo},
+    call::Call,
+    target::Target,
+};
 use crate::{
     base::{
         counters::Counter,
@@ -31,12 +37,13 @@ use crate::{
     cx::Cx,
     device::QueueId,
     header::{
-        ip::{IPV4_HEADER_LEN, protocol},
-        udp::{CHECKSUM_OFFSET, UDP_HEADER_LEN, UdpHeader},
+        icmp,
+        ip::{IPV4_HEADER_LEN, IPV6_HEADER_LEN},
+        udp::UDP_HEADER_LEN,
     },
     socket::{net::Net, wmem::Wmem},
     transmit::{
-        dst::{DstHandle, RouteKind},
+        dst::{DstHandle, DstTail, RouteKind},
         ip_output::{self, IpFields, MtuDiscover, Sender},
         link_output::{self, LinkAddresses},
     },
@@ -45,19 +52,20 @@ use crate::{
 /// Largest number of datagrams into which one message is cut (`UDP_MAX_SEGMENTS`).
 const SEGMENTS_MAX: usize = 128;
 
-/// Largest payload of an IPv4 datagram.
-const PAYLOAD_BYTES_MAX: usize = 65_535 - IPV4_HEADER_LEN - UDP_HEADER_LEN;
+/// Largest number of bytes that a length field of IP or UDP expresses.
+const LENGTH_MAX: usize = 65_535;
 
 /// Values of one message that replace those of the socket (control messages of `sendmsg`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendControl {
-    /// Source address (`IP_PKTINFO`), which must be an address of this host.
+    /// Source address (`IP_PKTINFO`, `IPV6_PKTINFO`), which must be an address of this host.
     pub source: Option<IpAddr>,
-    /// Device for a multicast or limited broadcast destination (`IP_PKTINFO`, `IP_MULTICAST_IF`).
+    /// Device for a multicast or limited broadcast destination, and scope of a link-local one
+    /// (`IP_PKTINFO`, `IPV6_PKTINFO`).
     pub device: Option<DeviceIndex>,
-    /// Type of service with the ECN bits (`IP_TOS`).
+    /// Type of service or traffic class, with the ECN bits (`IP_TOS`, `IPV6_TCLASS`).
     pub tos: Option<u8>,
-    /// TTL (`IP_TTL`).
+    /// TTL or hop limit (`IP_TTL`, `IPV6_HOPLIMIT`).
     pub ttl: Option<u8>,
     /// Payload bytes of each datagram into which the message is cut (`UDP_SEGMENT`).
     pub segment: Option<u16>,
@@ -96,11 +104,12 @@ impl DatagramSocket {
     ///
     /// # Errors
     /// A pending error of an earlier datagram; `EDESTADDRREQ` without a destination, `EMSGSIZE` for
-    /// a datagram above 65,507 bytes, or above the path MTU if it may not be fragmented, `EAGAIN`
-    /// if the send buffer is full, `EACCES` for a broadcast address without `SO_BROADCAST`,
-    /// `EINVAL` for port 0 and for too many segments,
-    /// `ENOBUFS` without memory, `EAFNOSUPPORT` for another family, `ENETDOWN` for a closed socket,
-    /// and errors of the route.
+    /// a datagram above 65,507 bytes (65,527 over IPv6), or above the path MTU if it may not be
+    /// fragmented, `EAGAIN` if the send buffer is full, `EACCES` for a broadcast address without
+    /// `SO_BROADCAST`, `EINVAL` for port 0, for too many segments, for a link-local address without
+    /// its scope and for a message of a ping socket that is no echo request, `ENOBUFS` without
+    /// memory, `EAFNOSUPPORT` for an IPv6 address on an IPv4 socket, `ENETDOWN` for a closed
+    /// socket, and errors of the route.
     pub fn send_batch(
         &self,
         net: &Net,
@@ -120,12 +129,6 @@ impl DatagramSocket {
     pub fn send(&self, net: &Net, cx: &mut Cx, message: &SendMessage<'_>) -> Result<(), Errno> {
         self.send_batch(net, cx, core::slice::from_ref(message)).map(drop)
     }
-}
-
-/// Destination of a message, and its source address unless the route determines it.
-struct Destination {
-    remote: SocketAddr,
-    source: Option<IpAddr>,
 }
 
 /// Packets of consecutive messages with one route entry, not yet passed to the device.
@@ -175,41 +178,26 @@ impl Call<'_> {
         cx: &Cx,
         message: &SendMessage<'_>,
     ) -> Result<Option<DatagramDst>, Errno> {
-        let destination = self.destination(message)?;
         let (net, socket) = (self.net, self.socket);
         let state = &mut *self.state;
-        let remote = destination.remote.ip();
+        let Target { remote, lookup } =
+            state.target(socket, net, cx, message.to, &message.control)?;
         if let Some(cached) = state.dst.take() {
-            let fits = cached.remote == remote && cached.source == destination.source;
-            if fits && net.is_current(cx, &cached.dst) {
+            if cached.lookup == lookup && net.is_current(cx, &cached.dst) {
                 cx.count(Counter::DstHit, 1);
                 return Ok(Some(cached));
             }
         }
         cx.count(Counter::DstMiss, 1);
-        let is_peer = state.remote.is_some_and(|peer| peer.ip() == remote);
-        let is_again = state.last_remote == Some(remote);
-        state.last_remote = Some(remote);
-        if message.control.device.is_some() || !(is_peer || is_again) {
+        let is_peer = state.remote.is_some_and(|peer| peer.ip() == remote.ip());
+        let is_again = state.last_lookup == Some(lookup);
+        state.last_lookup = Some(lookup);
+        if !(is_peer || is_again) {
             return Ok(None);
         }
-        let hop =
-            net.datagram_hop(cx, remote, destination.source, socket.flags.broadcast(), None)?;
+        let hop = lookup.hop(net, cx, socket.flags.broadcast())?;
         let dst = net.dst_of_hop(cx, &hop, socket.core)?;
-        Ok(Some(DatagramDst { remote, source: destination.source, dst }))
-    }
-
-    fn destination(&self, message: &SendMessage<'_>) -> Result<Destination, Errno> {
-        let state = &*self.state;
-        let remote = message.to.or(state.remote).ok_or(Errno::EDESTADDRREQ)?;
-        if remote.is_ipv6() != state.local.is_ipv6() {
-            return Err(Errno::EAFNOSUPPORT);
-        }
-        if remote.port() == 0 {
-            return Err(Errno::EINVAL);
-        }
-        let remote = SocketAddr::new(this_host(remote.ip()), remote.port());
-        Ok(Destination { remote, source: message.control.source.or(state.source) })
+        Ok(Some(DatagramDst { lookup, dst }))
     }
 
     /// Makes the packets of one message and adds them to the batch.
@@ -224,15 +212,46 @@ impl Call<'_> {
     where
         Self: 'p,
     {
-        let destination = self.destination(message)?;
-        self.check_room(cx)?;
-        let dst = self.dst_to(cx, message, &destination, cached, rcu)?;
-        let size = self.segment_size(message, &dst)?;
-        let source = destination.source.unwrap_or_else(|| dst.cold().source);
+        let (net, socket) = (self.net, self.socket);
+        let target = self.state.target(socket, net, cx, message.to, &message.control)?;
+        let v4 = target.remote.is_ipv4();
+        self.check_room(cx, v4)?;
+        let dst = self.dst_to(cx, &target, cached, rcu)?;
+        let source = target.lookup.source.unwrap_or_else(|| dst.cold().source);
         let local = SocketAddr::new(source, self.state.local.port());
-        let tuple = FourTuple { local, remote: destination.remote };
-        let hash = self.net.demux().hash(&tuple);
-        let checks = if self.socket.flags.no_check() {
+        let tuple = FourTuple { local, remote: target.remote };
+        let hash = net.demux().hash(&tuple);
+        let made = match socket.kind {
+            SocketKind::Udp => self.make_datagrams(cx, message, &dst, &tuple, hash),
+            SocketKind::Ping => {
+                let mtu = if self.may_fragment() { u32::MAX } else { dst.mtu };
+                make_echo(cx, message, mtu, &tuple, hash)
+            }
+        };
+        made.inspect_err(|errno| {
+            ip_output::discard_output(cx);
+            if *errno == Errno::ENOBUFS {
+                self.count_refused(cx, v4);
+            }
+        })?;
+        self.state.sent_unpolled += message.payload.len();
+        self.hand_down(cx, message, dst, &tuple, hash, batch);
+        Ok(())
+    }
+
+    /// Makes the datagrams of one message, in `cx.out`.
+    fn make_datagrams(
+        &self,
+        cx: &mut Cx,
+        message: &SendMessage<'_>,
+        dst: &DstHandle<'_>,
+        tuple: &FourTuple,
+        hash: u32,
+    ) -> Result<(), Errno> {
+        let v4 = tuple.is_ipv4();
+        let size = self.segment_size(message, dst, v4)?;
+        // Over IPv6 a checksum is mandatory (RFC 8200 §8.1).
+        let checks = if v4 && self.socket.flags.no_check() {
             Checks::Nothing
         } else if dst.sums_payload {
             Checks::Here
@@ -243,66 +262,66 @@ impl Call<'_> {
         let first = chunks.next().unwrap_or_default();
         let mut count = 0;
         for payload in core::iter::once(first).chain(chunks) {
-            let Some(packet) = datagram(cx, payload, &tuple, hash, checks) else {
-                ip_output::discard_output(cx);
-                cx.count(Counter::UdpSndbufErrors, 1);
-                return Err(Errno::ENOBUFS);
-            };
+            let packet = datagram(cx, payload, tuple, hash, checks).ok_or(Errno::ENOBUFS)?;
             cx.out.push_back(packet);
             count += 1;
         }
-        cx.count(Counter::UdpOutDatagrams, count);
-        self.state.sent_unpolled += message.payload.len();
-        self.hand_down(cx, message, dst, &tuple, hash, batch);
+        cx.count(Counter::UdpOutDatagrams.of_version(v4), count);
         Ok(())
     }
 
     /// Fails with `EAGAIN` if packets in devices fill the send buffer.
-    fn check_room(&self, cx: &Cx) -> Result<(), Errno> {
+    fn check_room(&self, cx: &Cx, v4: bool) -> Result<(), Errno> {
         let (wmem, limit) = (&self.socket.wmem, self.state.sndbuf.saturating_sub(1));
         if wmem.bytes() > limit && wmem.throttle(cx.sysctls().tsq_protocol, limit) {
-            cx.count(Counter::UdpSndbufErrors, 1);
+            self.count_refused(cx, v4);
             self.socket.note_full();
             return Err(Errno::EAGAIN);
         }
         Ok(())
     }
 
+    /// Counts a send that failed for lack of memory.
+    fn count_refused(&self, cx: &Cx, v4: bool) {
+        if self.socket.kind == SocketKind::Udp {
+            cx.count(Counter::UdpSndbufErrors.of_version(v4), 1);
+        }
+    }
+
     fn dst_to<'p>(
         &self,
         cx: &Cx,
-        message: &SendMessage<'_>,
-        to: &Destination,
+        target: &Target,
         cached: Option<&'p DatagramDst>,
         rcu: &'p Section<'_>,
     ) -> Result<DstHandle<'p>, Errno>
     where
         Self: 'p,
     {
-        let remote = to.remote.ip();
         if let Some(cached) = cached
-            && cached.remote == remote
-            && cached.source == to.source
-            && message.control.device.is_none()
+            && cached.lookup == target.lookup
         {
             return Ok(cached.dst.dst.handle());
         }
         let (net, socket) = (self.net, self.socket);
-        let broadcast = socket.flags.broadcast();
-        let device = message.control.device;
-        let hop = net.datagram_hop(cx, remote, to.source, broadcast, device)?;
+        let hop = target.lookup.hop(net, cx, socket.flags.broadcast())?;
         net.output_routes().entry(net, cx, &hop, socket.core, rcu)
     }
 
     /// Returns the payload bytes of each datagram of a message.
-    fn segment_size(&self, message: &SendMessage<'_>, dst: &DstHandle<'_>) -> Result<usize, Errno> {
+    fn segment_size(
+        &self,
+        message: &SendMessage<'_>,
+        dst: &DstHandle<'_>,
+        v4: bool,
+    ) -> Result<usize, Errno> {
         let len = message.payload.len();
         let segment = message.control.segment.unwrap_or_else(|| self.socket.flags.segment());
         let segment = usize::from(segment);
         let size = if segment == 0 || segment >= len { len } else { segment };
-        let room = (dst.mtu as usize).saturating_sub(IPV4_HEADER_LEN + UDP_HEADER_LEN);
-        let is_refused = size > room && (size < len || !self.may_fragment());
-        if is_refused || len > PAYLOAD_BYTES_MAX {
+        let (room, max) = (room_in(dst.mtu, v4), room_in(u32::MAX, v4));
+        let is_long = size + UDP_HEADER_LEN > room && (size < len || !self.may_fragment());
+        if is_long || len + UDP_HEADER_LEN > max {
             return Err(Errno::EMSGSIZE);
         }
         if size > 0 && len.div_ceil(size) > SEGMENTS_MAX {
@@ -329,7 +348,8 @@ impl Call<'_> {
         batch: &mut TxBatch<'p>,
     ) {
         // `segment_size` allows a datagram above the MTU only if it is the whole message.
-        if cx.out.len() == 1 && cx.out.bytes() + IPV4_HEADER_LEN > dst.mtu as usize {
+        let max = room_in(dst.mtu, tuple.is_ipv4());
+        if cx.out.len() == 1 && cx.out.bytes() > max {
             batch.flush(cx);
             return self.hand_down_long(cx, message, &dst, tuple, hash);
         }
@@ -338,19 +358,19 @@ impl Call<'_> {
             Wmem::charge_all(&socket.wmem, &mut cx.out);
         }
         let kind = dst.tail().kind;
-        let fields = self.fields(message, kind);
+        let fields = self.fields(message, kind, tuple.is_ipv4());
         // A counter shared by several peers would tell one peer how many datagrams the others got
         // (`transmit::ident`), so only datagrams to the connected peer use the socket's counter.
         // Other datagrams need no identification with DF, and get a random one without.
         let is_peer = self.state.remote == Some(tuple.remote);
         let ids = is_peer.then_some(&mut self.state.ip_id);
-        let sender = Sender { tuple, protocol: protocol::UDP, fields, ids };
+        let sender = Sender { tuple, protocol: socket.protocol(), fields, ids };
         let queue = dst.tx.pick_queue(cx, socket.core, hash);
         if matches!(kind, RouteKind::Broadcast | RouteKind::Multicast) {
             batch.flush(cx);
             let mut list = PacketList::new();
             ip_output::add_headers(cx, dst, sender, None, &mut list);
-            self.output(cx, &dst, queue, list);
+            self.output(cx, &dst, queue, list, (tuple.remote.ip(), fields));
             return;
         }
         let frame = link_output::addresses(&dst);
@@ -369,39 +389,55 @@ impl Call<'_> {
         tuple: &FourTuple,
         hash: u32,
     ) {
-        let (src, to) = (tuple.local.ip(), tuple.remote.ip());
-        let mut id = self.net.ip_ids().next(src, to, protocol::UDP, cx.now, &mut cx.rng);
-        let fields = self.fields(message, dst.tail().kind);
+        let (src, to, protocol) = (tuple.local.ip(), tuple.remote.ip(), self.socket.protocol());
+        let mut id = self.net.ip_ids().next(src, to, protocol, cx.now, &mut cx.rng);
+        let fields = self.fields(message, dst.tail().kind, tuple.is_ipv4());
         let fields = IpFields { mtu_discover: Some(MtuDiscover::Dont), ..fields };
-        let sender = Sender { tuple, protocol: protocol::UDP, fields, ids: Some(&mut id) };
+        let sender = Sender { tuple, protocol, fields, ids: Some(&mut id) };
         let queue = dst.tx.pick_queue(cx, self.socket.core, hash);
         let mut list = PacketList::new();
         ip_output::add_headers_and_cut(cx, dst, sender, &mut list);
         if dst.completes {
             Wmem::charge_all(&self.socket.wmem, &mut list);
         }
-        self.output(cx, dst, queue, list);
+        self.output(cx, dst, queue, list, (to, fields));
     }
 
     /// Returns the IP header fields of a message whose route has this kind.
-    fn fields(&self, message: &SendMessage<'_>, kind: RouteKind) -> IpFields {
+    fn fields(&self, message: &SendMessage<'_>, kind: RouteKind, v4: bool) -> IpFields {
         let mut fields = self.socket.settings.ip_fields();
-        fields.tos = message.control.tos.unwrap_or(fields.tos);
-        if kind == RouteKind::Multicast {
-            fields.ttl = Some(self.socket.flags.multicast_ttl());
+        if let Some(class) = message.control.tos {
+            fields.set_class(class);
         }
-        fields.ttl = message.control.ttl.or(fields.ttl);
+        let multicast = || self.socket.flags.multicast_hops(v4);
+        let default = (kind == RouteKind::Multicast).then(multicast);
+        if let Some(hops) = message.control.ttl.or(default) {
+            fields.set_hops(hops);
+        }
         fields
     }
 
-    /// Passes IP packets to the link layer. Those to a group are also delivered to this host.
-    fn output(&self, cx: &mut Cx, dst: &DstHandle<'_>, queue: QueueId, mut list: PacketList) {
+    /// Passes IP packets to `to` with these header fields to the link layer. Those to a group are
+    /// also delivered to this host.
+    fn output(
+        &self,
+        cx: &mut Cx,
+        dst: &DstHandle<'_>,
+        queue: QueueId,
+        mut list: PacketList,
+        (to, fields): (IpAddr, IpFields),
+    ) {
         let kind = dst.tail().kind;
         if matches!(kind, RouteKind::Broadcast | RouteKind::Multicast) {
-            count_group(cx, kind, &list);
-            let loops = kind == RouteKind::Broadcast || self.socket.flags.multicast_loop();
-            if loops && !self.net.is_loopback_device(dst.tail().device) {
+            count_group(cx, kind, to.is_ipv4(), &list);
+            if loops_back(self.net, cx, self.socket, dst.tail(), to) {
                 loop_back(self.net, cx, &mut list);
+            }
+            if kind == RouteKind::Multicast && stays_here(to, fields) {
+                while let Some(packet) = list.pop_front() {
+                    cx.pool.free(packet);
+                }
+                return;
             }
         }
         let _ = link_output::output(cx, dst, queue, &mut list);
@@ -409,13 +445,68 @@ impl Call<'_> {
 }
 
 /// Counts packets to a multicast or broadcast address. The packets include their IP header.
-fn count_group(cx: &Cx, kind: RouteKind, list: &PacketList) {
+fn count_group(cx: &Cx, kind: RouteKind, v4: bool, list: &PacketList) {
     let (packets, octets) = match kind {
         RouteKind::Broadcast => (Counter::IpExtOutBcastPkts, Counter::IpExtOutBcastOctets),
         _ => (Counter::IpExtOutMcastPkts, Counter::IpExtOutMcastOctets),
     };
-    cx.count(packets, list.len() as u64);
-    cx.count(octets, list.bytes() as u64);
+    cx.count(packets.of_version(v4), list.len() as u64);
+    cx.count(octets.of_version(v4), list.bytes() as u64);
+}
+
+/// Whether a datagram to `group` never leaves this host: with a TTL or hop limit of zero, and to an
+/// IPv6 group whose scope is the interface (RFC 4291 §2.7). Linux: `ip_mc_output`,
+/// `ip6_finish_output2`.
+const fn stays_here(group: IpAddr, fields: IpFields) -> bool {
+    match group {
+        IpAddr::V4(_) => matches!(fields.ttl, Some(0)),
+        IpAddr::V6(ip) => matches!(fields.hop_limit, Some(0)) || ip.octets()[1] & 0x0f <= 1,
+    }
+}
+
+/// Returns the largest number of bytes after the IP header of a packet with this MTU. The length
+/// field of IPv4 includes the IP header.
+fn room_in(mtu: u32, v4: bool) -> usize {
+    let header = if v4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN };
+    let max = if v4 { LENGTH_MAX - IPV4_HEADER_LEN } else { LENGTH_MAX };
+    (mtu as usize).saturating_sub(header).min(max)
+}
+
+/// Makes the echo request of one message, which fits a packet of `mtu` bytes, in `cx.out`.
+fn make_echo(
+    cx: &mut Cx,
+    message: &SendMessage<'_>,
+    mtu: u32,
+    tuple: &FourTuple,
+    hash: u32,
+) -> Result<(), Errno> {
+    let v4 = tuple.is_ipv4();
+    check_echo(message.payload, v4)?;
+    if message.payload.len() > room_in(mtu, v4) {
+        return Err(Errno::EMSGSIZE);
+    }
+    let packet = echo(cx, message.payload, tuple, hash).ok_or(Errno::ENOBUFS)?;
+    cx.out.push_back(packet);
+    cx.count(Counter::IcmpOutMsgs.of_version(v4), 1);
+    let kind = message.payload[0];
+    let counter =
+        if v4 { icmp::out_counter::<true>(kind) } else { icmp::out_counter::<false>(kind) };
+    if let Some(counter) = counter {
+        cx.count(counter, 1);
+    }
+    Ok(())
+}
+
+/// Whether sockets of this host hear a datagram to a group or broadcast address that leaves by the
+/// device of the route entry `tail`. A group needs a member on the device, and the option of the
+/// sender. Linux: `ip_mc_output`, `ip6_finish_output2`.
+fn loops_back(net: &Net, cx: &Cx, socket: &DatagramSocket, tail: &DstTail, group: IpAddr) -> bool {
+    if net.is_loopback_device(tail.device) {
+        return false;
+    }
+    let is_member = || net.is_member(&cx.reader().pin(), tail.device, group);
+    tail.kind == RouteKind::Broadcast
+        || (socket.flags.multicast_loop(group.is_ipv4()) && is_member())
 }
 
 /// Delivers copies of packets to a multicast or broadcast address to the sockets of this host.
@@ -456,66 +547,4 @@ impl<'p> TxBatch<'p> {
             let _ = ip_output::pass_on(cx, &dst, frame, queue, &mut self.list);
         }
     }
-}
-
-/// Place where the checksum of a datagram is computed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Checks {
-    /// Nowhere: the field is zero (`SO_NO_CHECK`).
-    Nothing,
-    /// While the payload is copied.
-    Here,
-    /// In the device.
-    Device,
-}
-
-/// Makes the packet of one datagram, without an IP header. `None` if there is no memory.
-fn datagram(
-    cx: &mut Cx,
-    payload: &[u8],
-    tuple: &FourTuple,
-    hash: u32,
-    checks: Checks,
-) -> Option<Packet> {
-    let mut packet = cx.pool.alloc()?;
-    let (taken, sum) = if checks == Checks::Here {
-        packet.append_and_sum(&mut cx.pool, payload)
-    } else {
-        (packet.append(&mut cx.pool, payload), Sum::ZERO)
-    };
-    if taken < payload.len() {
-        cx.pool.free(packet);
-        return None;
-    }
-    let len =
-        u16::try_from(UDP_HEADER_LEN + payload.len()).expect("`segment_size` bounds the payload");
-    let (src_port, dst_port) = (tuple.local.port(), tuple.remote.port());
-    let header = UdpHeader { src_port, dst_port, len, checksum: 0 };
-    let bytes = packet.push(UDP_HEADER_LEN);
-    header.emit(bytes);
-    let pseudo = || {
-        checksum::pseudo_header(tuple.local.ip(), tuple.remote.ip(), protocol::UDP, u32::from(len))
-    };
-    let field = usize::from(CHECKSUM_OFFSET);
-    match checks {
-        Checks::Nothing => {}
-        Checks::Here => {
-            let mut whole = pseudo();
-            whole.add_bytes(bytes);
-            whole.combine(sum, UDP_HEADER_LEN);
-            // A field of zero means that there is no checksum (RFC 768).
-            let value = match whole.finish() {
-                0 => 0xffff,
-                value => value,
-            };
-            bytes[field..].copy_from_slice(&value.to_be_bytes());
-        }
-        Checks::Device => {
-            bytes[field..].copy_from_slice(&pseudo().fold().to_be_bytes());
-            packet.meta_mut().tx_checksum =
-                TxChecksum::Partial { start: 0, offset: CHECKSUM_OFFSET };
-        }
-    }
-    packet.meta_mut().flow_hash = hash;
-    Some(packet)
 }

@@ -10,10 +10,11 @@ use pkt::{DropReason, Packet, PacketList};
 use sync::{Entry, Softirq, Work};
 use tcp::Readiness;
 
-use super::{DEFERRED_REPORT, DEFERRED_TSQ, DatagramSocket, DatagramState};
+use super::{DEFERRED_REPORT, DEFERRED_TSQ, DatagramSocket, DatagramState, SocketKind};
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
+    header::ip,
     socket::net::Net,
     transmit::packet_dst::PacketDst,
 };
@@ -37,7 +38,7 @@ impl DatagramSocket {
                 }
                 Entry::Full => {
                     self.backlog_drops.fetch_add(1, Ordering::Relaxed);
-                    refuse(cx, packet);
+                    self.refuse(cx, packet);
                 }
             }
         }
@@ -134,25 +135,36 @@ impl DatagramState {
         // As in Linux, the last datagram may exceed the limit.
         if rmem > self.rcvbuf {
             self.drops = self.drops.wrapping_add(1);
-            return refuse(cx, packet);
+            return socket.refuse(cx, packet);
         }
         if !self.charge(cx, rmem.saturating_add(packet.truesize())) {
             self.drops = self.drops.wrapping_add(1);
-            cx.count(Counter::UdpMemErrors, 1);
-            cx.count(Counter::UdpInErrors, 1);
+            socket.count_drop(cx, &packet, Counter::UdpMemErrors);
             return cx.drop_packet(DropReason::NoMemory, packet);
         }
-        self.queue.push(&mut cx.pool, packet, socket.flags.gro());
+        let joins = socket.kind == SocketKind::Udp && socket.flags.gro();
+        self.queue.push(&mut cx.pool, packet, joins);
         if socket.watched.load(Ordering::Relaxed) {
             self.newly_ready.note(Readiness::READ.bits());
         }
     }
 }
 
-/// Drops a datagram for which the receive buffer has no space.
-#[cold]
-fn refuse(cx: &mut Cx, packet: Packet) {
-    cx.count(Counter::UdpRcvbufErrors, 1);
-    cx.count(Counter::UdpInErrors, 1);
-    cx.drop_packet(DropReason::SocketRcvBuff, packet);
+impl DatagramSocket {
+    /// Drops a datagram for which the receive buffer has no space.
+    #[cold]
+    fn refuse(&self, cx: &mut Cx, packet: Packet) {
+        self.count_drop(cx, &packet, Counter::UdpRcvbufErrors);
+        cx.drop_packet(DropReason::SocketRcvBuff, packet);
+    }
+
+    /// Counts a received datagram that is dropped for the reason `counter`. Linux counts drops of
+    /// ping sockets only by socket.
+    fn count_drop(&self, cx: &Cx, packet: &Packet, counter: Counter) {
+        if self.kind == SocketKind::Udp {
+            let v4 = ip::is_v4(packet.network_header());
+            cx.count(counter.of_version(v4), 1);
+            cx.count(Counter::UdpInErrors.of_version(v4), 1);
+        }
+    }
 }

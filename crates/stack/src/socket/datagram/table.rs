@@ -12,7 +12,7 @@
 //! them.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     vec::Vec,
@@ -27,7 +27,10 @@ use tcp::{FourTuple, Rng};
 use super::DatagramSocket;
 use crate::{
     base::{errno::Errno, ids::CoreId},
-    socket::demux::{BindFlags, Demux, OnPort, member, overlap, port_hash},
+    socket::{
+        demux::{BindFlags, Demux, OnPort, choose, overlap, port_hash},
+        family::Family,
+    },
 };
 
 /// Initial capacities of the tables.
@@ -56,6 +59,13 @@ impl OnPort for Bound {
 
     fn incoming_core(&self) -> Option<CoreId> {
         self.incoming_core
+    }
+}
+
+impl Bound {
+    /// Whether the socket's local address covers the destination `dst` of a received datagram.
+    pub(crate) fn covers(&self, dst: IpAddr) -> bool {
+        overlap((dst, Family::V6Only), (self.local.ip(), self.flags.family))
     }
 }
 
@@ -111,9 +121,10 @@ impl DatagramTable {
     }
 
     /// Returns the unconnected socket of `local`. A socket bound to the address itself is preferred
-    /// to one bound to the unspecified address. In a group that shares the port (`SO_REUSEPORT`),
-    /// `hash` selects a member: one of those that prefer datagrams of `core` (`SO_INCOMING_CPU`),
-    /// or if there are none, one of all.
+    /// to one bound to the unspecified address; for IPv4, a socket for both families on `[::]`
+    /// comes last. In a group that shares the port (`SO_REUSEPORT`), `hash` selects a member: one
+    /// of those that prefer datagrams of `core` (`SO_INCOMING_CPU`), or if there are none, one of
+    /// all.
     pub(crate) fn open<'s>(
         &'s self,
         core: CoreId,
@@ -122,13 +133,7 @@ impl DatagramTable {
         rcu: &'s Section<'_>,
     ) -> Option<&'s DatagramSocket> {
         let sockets = self.on_port(local.port(), rcu)?;
-        let any = match local.ip() {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        let found = member(&sockets.open, (local.ip(), false), hash, core)
-            .or_else(|| member(&sockets.open, (any, false), hash, core));
-        found.map(|bound| &*bound.socket)
+        choose(&sockets.open, local.ip(), hash, core).map(|bound| &*bound.socket)
     }
 
     /// Visits every socket of a port.

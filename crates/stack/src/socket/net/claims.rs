@@ -37,7 +37,7 @@ use std::{
 use pkt::Instant;
 use sync::epoch::Section;
 
-use super::Net;
+use super::{Net, group_reports::ALL_HOSTS};
 use crate::{
     base::{
         counters::Counter,
@@ -49,7 +49,7 @@ use crate::{
         ethernet::MacAddr,
         ndp::{self, NdpMessage},
     },
-    socket::core_sockets::TimerEntry,
+    socket::{core_sockets::TimerEntry, datagram::groups::Membership},
     transmit::{
         dst::RouteKind,
         link_output::send_arp,
@@ -114,8 +114,18 @@ pub enum ClaimState {
 
 /// Packet to send for a claim, with the event to report.
 enum Step {
-    Probe { device: DeviceIndex, address: IpAddr },
-    Announce { device: DeviceIndex, address: IpAddr, ready: bool, is_auto: bool },
+    /// `first` is true for the first probe of the address.
+    Probe {
+        device: DeviceIndex,
+        address: IpAddr,
+        first: bool,
+    },
+    Announce {
+        device: DeviceIndex,
+        address: IpAddr,
+        ready: bool,
+        is_auto: bool,
+    },
 }
 
 /// Use of an address by another station, or a probe of another station for the address.
@@ -213,7 +223,7 @@ impl Claim {
                     false => timing.interval + random(cx, timing.jitter),
                 };
                 self.phase = Phase::Probing { sent: sent + 1, due: cx.now + wait };
-                Some(Step::Probe { device, address })
+                Some(Step::Probe { device, address, first: sent == 0 })
             }
             Phase::Probing { .. } => {
                 self.phase = match timing.announcements {
@@ -339,16 +349,38 @@ impl Net {
         self.claims.lock().retain(|claim| claim.device != device || claim.address != address);
     }
 
-    /// Returns whether packets to the IPv6 group `group` that arrive on `device` are for this host:
-    /// the group of all nodes, and the solicited-node groups of its addresses, including addresses
+    /// Returns whether packets to the multicast group `group` that arrive on `device` are for this
+    /// host: the groups that its sockets have joined, and those of which every host is a member,
+    /// the group of all hosts, and the solicited-node groups of its addresses, including addresses
     /// that are still probed.
     #[cold]
     pub(crate) fn is_member(&self, rcu: &Section<'_>, device: DeviceIndex, group: IpAddr) -> bool {
-        let IpAddr::V6(group) = group else { return false };
+        if self.groups().is_member(device, group, rcu) {
+            return true;
+        }
+        let group = match group {
+            IpAddr::V4(group) => return group == ALL_HOSTS,
+            IpAddr::V6(group) => group,
+        };
         let is_of = |address| matches!(address, IpAddr::V6(ip) if ndp::solicited_node(ip) == group);
         group == ndp::ALL_NODES
             || self.fib(rcu).addresses_on(device).any(is_of)
             || self.claims.lock().iter().any(|claim| claim.device == device && is_of(claim.address))
+    }
+
+    /// Returns the solicited-node groups of the addresses of a device, including addresses that are
+    /// still probed.
+    #[cold]
+    pub(super) fn solicited_groups(&self, rcu: &Section<'_>, device: DeviceIndex) -> Vec<IpAddr> {
+        let group_of = |address| match address {
+            IpAddr::V6(ip) => Some(IpAddr::V6(ndp::solicited_node(ip))),
+            IpAddr::V4(_) => None,
+        };
+        let mut groups: Vec<_> = self.fib(rcu).addresses_on(device).filter_map(group_of).collect();
+        let claims = self.claims.lock();
+        let on_device = claims.iter().filter(|claim| claim.device == device);
+        groups.extend(on_device.filter_map(|claim| group_of(claim.address)));
+        groups
     }
 
     /// Iterates over the addresses that another station can also have, each with its device: those
@@ -405,12 +437,18 @@ impl Net {
         };
         for step in steps {
             match step {
-                Step::Probe { device, address: IpAddr::V4(address) } => {
+                Step::Probe { device, address: IpAddr::V4(address), .. } => {
                     self.broadcast_arp(cx, device, |mac| {
                         ArpPacket::request(mac, Ipv4Addr::UNSPECIFIED, address)
                     });
                 }
-                Step::Probe { device, address: IpAddr::V6(address) } => {
+                Step::Probe { device, address: IpAddr::V6(address), first } => {
+                    if first {
+                        // RFC 4862 §5.4.2: without the report, a switch that observes MLD would not
+                        // forward the solicitations of another station to this host.
+                        let group = ndp::solicited_node(address).into();
+                        self.on_group_joined(cx, Membership { device, group });
+                    }
                     let source = Ipv6Addr::UNSPECIFIED;
                     ndp_output::solicit(self.tx(device), cx, source, address, None);
                 }

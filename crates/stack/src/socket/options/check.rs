@@ -6,6 +6,7 @@
 //! (`show…`) return an [`OptionValue`].
 
 use core::{ops::RangeInclusive, time::Duration};
+use std::net::Ipv4Addr;
 
 use tcp::{Algorithm, TcpConfig};
 
@@ -336,7 +337,43 @@ pub(super) fn tos(value: &OptionValue, state: SocketState) -> Result<u8, Errno> 
     Ok(if state == SocketState::Datagram { low } else { low & TOS_MASK })
 }
 
-/// `IP_MULTICAST_TTL`; -1 selects the default of 1.
+/// `IPV6_TCLASS`: as `IP_TOS`, but -1 selects the default of 0, and other numbers outside a byte
+/// are `EINVAL`.
+pub(super) fn traffic_class(value: &OptionValue, state: SocketState) -> Result<u8, Errno> {
+    let class = match int(value)? {
+        -1 => 0,
+        class => u8::try_from(class).map_err(|_| Errno::EINVAL)?,
+    };
+    Ok(if state == SocketState::Datagram { class } else { class & TOS_MASK })
+}
+
+/// `IPV6_UNICAST_HOPS`; -1 becomes `None`, which selects the hop limit of the sysctl.
+pub(super) fn hop_limit(value: &OptionValue) -> Result<Option<u8>, Errno> {
+    match int(value)? {
+        -1 => Ok(None),
+        hops => u8::try_from(hops).map(Some).map_err(|_| Errno::EINVAL),
+    }
+}
+
+/// `IP_MULTICAST_IF`: index of a device and an address, from a `struct ip_mreqn`, a `struct
+/// ip_mreq` or a `struct in_addr`. A number is an index.
+pub(super) fn multicast_interface(value: &OptionValue) -> Result<(u32, Ipv4Addr), Errno> {
+    let bytes = match value {
+        OptionValue::Bytes(bytes) => bytes,
+        value => return natural(value).map(|index| (index, Ipv4Addr::UNSPECIFIED)),
+    };
+    let address = |at: usize| {
+        let octets = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
+        octets.map(|octets| Ipv4Addr::from(*octets)).ok_or(Errno::EINVAL)
+    };
+    match bytes.get(8..).and_then(|rest| rest.first_chunk::<4>()) {
+        Some(index) => Ok((u32::from_ne_bytes(*index), address(4)?)),
+        None if bytes.len() >= 8 => Ok((0, address(4)?)),
+        None => Ok((0, address(0)?)),
+    }
+}
+
+/// `IP_MULTICAST_TTL` and `IPV6_MULTICAST_HOPS`; -1 selects the default of 1.
 pub(super) fn multicast_ttl(value: &OptionValue) -> Result<u8, Errno> {
     match int(value)? {
         -1 => Ok(1),

@@ -7,7 +7,7 @@
 //! Not here: the options themselves and the typed setters (`table.rs`).
 
 use core::time::Duration;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use super::{Access, OptionValue, SocketOption, SocketState};
 use crate::{
@@ -41,7 +41,7 @@ pub struct SocketSettings {
     pub(in crate::socket) send_timeout: Option<Duration>,
     /// `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`.
     pub(in crate::socket) busy_poll: BusyPoll,
-    /// `IP_TOS`, `IP_TTL`, `IP_MTU_DISCOVER`, `SO_PRIORITY`.
+    /// `IP_TOS`, `IP_TTL`, `IPV6_TCLASS`, `IPV6_UNICAST_HOPS`, `IP_MTU_DISCOVER`, `SO_PRIORITY`.
     pub(in crate::socket) ip: IpFields,
     /// `SO_INCOMING_CPU`.
     pub(in crate::socket) incoming_core: Option<CoreId>,
@@ -66,16 +66,44 @@ pub(in crate::socket) struct DatagramSettings {
     pub(in crate::socket) broadcast: bool,
     /// `SO_NO_CHECK`.
     pub(in crate::socket) no_check: bool,
-    /// `IP_MULTICAST_TTL`.
-    pub(in crate::socket) multicast_ttl: u8,
-    /// `IP_MULTICAST_LOOP`.
-    pub(in crate::socket) multicast_loop: bool,
-    /// `IP_MULTICAST_ALL`.
-    pub(in crate::socket) multicast_all: bool,
+    /// Options for IPv4 datagrams. `IP_RECVERR` is an option of TCP, too, and is in
+    /// `SocketSettings::tcp` instead.
+    pub(in crate::socket) v4: VersionSettings,
+    /// Options for IPv6 datagrams.
+    pub(in crate::socket) v6: VersionSettings,
+    /// Source address of datagrams to IPv4 groups (`IP_MULTICAST_IF`); 0.0.0.0 is none.
+    pub(in crate::socket) multicast_source: Ipv4Addr,
     /// `UDP_SEGMENT`; 0 is off.
     pub(in crate::socket) segment: u16,
     /// `UDP_GRO`.
     pub(in crate::socket) gro: bool,
+}
+
+/// Options of datagram sockets that IPv4 and IPv6 have under separate numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::socket) struct VersionSettings {
+    /// `IP_RECVERR`, `IPV6_RECVERR`.
+    pub(in crate::socket) receive_error: bool,
+    /// `IP_MULTICAST_TTL`, `IPV6_MULTICAST_HOPS`.
+    pub(in crate::socket) multicast_hops: u8,
+    /// `IP_MULTICAST_LOOP`, `IPV6_MULTICAST_LOOP`.
+    pub(in crate::socket) multicast_loop: bool,
+    /// `IP_MULTICAST_ALL`, `IPV6_MULTICAST_ALL`.
+    pub(in crate::socket) multicast_all: bool,
+    /// Index of the device of `IP_MULTICAST_IF`, `IPV6_MULTICAST_IF`; 0 is none.
+    pub(in crate::socket) multicast_device: u32,
+}
+
+impl Default for VersionSettings {
+    fn default() -> Self {
+        Self {
+            receive_error: false,
+            multicast_hops: 1,
+            multicast_loop: true,
+            multicast_all: true,
+            multicast_device: 0,
+        }
+    }
 }
 
 impl Default for DatagramSettings {
@@ -83,9 +111,9 @@ impl Default for DatagramSettings {
         Self {
             broadcast: false,
             no_check: false,
-            multicast_ttl: 1,
-            multicast_loop: true,
-            multicast_all: true,
+            v4: VersionSettings::default(),
+            v6: VersionSettings::default(),
+            multicast_source: Ipv4Addr::UNSPECIFIED,
             segment: 0,
             gro: false,
         }

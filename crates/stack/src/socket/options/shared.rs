@@ -1,7 +1,7 @@
 //! Options of a connection or datagram socket that are read without owning the socket.
 
 use core::{
-    sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -31,8 +31,12 @@ pub(in crate::socket) struct SharedSettings {
     tos: AtomicU8,
     /// `SO_PRIORITY`.
     priority: AtomicU8,
+    /// `IPV6_TCLASS`.
+    traffic_class: AtomicU8,
     /// `IP_TTL`; 0 selects the sysctl.
     ttl: AtomicU8,
+    /// `IPV6_UNICAST_HOPS` plus one; 0 selects the sysctl.
+    hop_limit: AtomicU16,
     busy_poll: BusyPollCell,
     /// `IP_MTU_DISCOVER` plus one; 0 selects the sysctl.
     mtu_discover: AtomicU8,
@@ -100,18 +104,24 @@ impl SharedSettings {
     fn set_ip_fields(&self, fields: IpFields) {
         self.tos.store(fields.tos, Ordering::Relaxed);
         self.priority.store(fields.priority, Ordering::Relaxed);
+        self.traffic_class.store(fields.traffic_class, Ordering::Relaxed);
         self.ttl.store(fields.ttl.unwrap_or(0), Ordering::Relaxed);
+        let hops = fields.hop_limit.map_or(0, |hops| u16::from(hops) + 1);
+        self.hop_limit.store(hops, Ordering::Relaxed);
         let discover = fields.mtu_discover.map_or(0, |discover| discover as u8 + 1);
         self.mtu_discover.store(discover, Ordering::Relaxed);
     }
 
     pub(in crate::socket) fn ip_fields(&self) -> IpFields {
         let ttl = self.ttl.load(Ordering::Relaxed);
+        let hops = self.hop_limit.load(Ordering::Relaxed).checked_sub(1);
         let discover = usize::from(self.mtu_discover.load(Ordering::Relaxed));
         IpFields {
             tos: self.tos.load(Ordering::Relaxed),
             priority: self.priority.load(Ordering::Relaxed),
+            traffic_class: self.traffic_class.load(Ordering::Relaxed),
             ttl: (ttl != 0).then_some(ttl),
+            hop_limit: hops.and_then(|hops| u8::try_from(hops).ok()),
             mtu_discover: discover.checked_sub(1).map(|index| MtuDiscover::ALL[index]),
         }
     }

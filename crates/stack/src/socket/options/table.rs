@@ -474,9 +474,9 @@ options! {
         settings { kept.busy_poll.budget = new }
         socket { socket.settings().change_busy_poll(|poll| poll.budget = new) };
 
-    /// The differentiated services field of sent packets (RFC 2474 §3). On a datagram socket, the
-    /// number includes the two ECN bits; on other sockets these bits are ignored, because TCP sets
-    /// them. The option also sets the priority. Default 0.
+    /// The differentiated services field of sent IPv4 packets (RFC 2474 §3). On a datagram socket,
+    /// the number includes the two ECN bits; on other sockets these bits are ignored, because TCP
+    /// sets them. The option also sets the priority. Default 0.
     TypeOfService = IPPROTO_IP 1, "IP_TOS", ByteOrInt,
         set ANY { check::tos(given, state)? } with tos(tos: u8) { tos & check::TOS_MASK }
         settings { check::set_tos(&mut kept.ip, new) }
@@ -484,8 +484,8 @@ options! {
         get settings { check::show(kept.ip.tos) }
         socket { check::show(socket.settings().ip_fields().tos) };
 
-    /// The TTL of sent packets, 1 to 255. Default `net.ipv4.ip_default_ttl`, which -1 as `IP_TTL`
-    /// restores.
+    /// The TTL of sent IPv4 packets, 1 to 255. Default `net.ipv4.ip_default_ttl`, which -1 as
+    /// `IP_TTL` restores.
     TimeToLive = IPPROTO_IP 2, "IP_TTL", ByteOrInt,
         set ANY { check::ttl(given)? } with ttl(hops: u8) { Some(hops.max(1)) }
         settings { kept.ip.ttl = new }
@@ -520,25 +520,80 @@ options! {
     PathMtu = IPPROTO_IP 14, "IP_MTU", Int,
         get settings { return Err(Errno::ENOTCONN) } tcb { check::show(tcb.path_mtu()) };
 
-    /// TTL of datagrams to multicast groups, 0 to 255. Default 1: the datagrams stay on the link.
+    /// Device and source address of datagrams to IPv4 groups: an address of the device
+    /// (`struct in_addr`), or the index of the device and an address (`struct ip_mreqn`); a number
+    /// is an index. Reading it returns the address. Default none: the routes select both.
+    MulticastInterface = IPPROTO_IP 32, "IP_MULTICAST_IF", Bytes,
+        set DATAGRAM { check::multicast_interface(given)? }
+        settings { (kept.datagram.v4.multicast_device, kept.datagram.multicast_source) = new }
+        nowhere { () },
+        get settings { OptionValue::Bytes(kept.datagram.multicast_source.octets().to_vec()) }
+        socket { OptionValue::Bytes(vec![0; 4]) };
+
+    /// TTL of datagrams to IPv4 groups, 0 to 255. Default 1: the datagrams stay on the link. With
+    /// 0, they stay on this host.
     MulticastTtl = IPPROTO_IP 33, "IP_MULTICAST_TTL", ByteOrInt,
         set DATAGRAM { check::multicast_ttl(given)? }
-        settings { kept.datagram.multicast_ttl = new } nowhere { () },
-        get settings { check::show(kept.datagram.multicast_ttl) } socket { OptionValue::Int(1) };
+        settings { kept.datagram.v4.multicast_hops = new } nowhere { () },
+        get settings { check::show(kept.datagram.v4.multicast_hops) } socket { OptionValue::Int(1) };
 
-    /// Delivers datagrams sent to a group also to the members of the group on this host. Default
-    /// on.
+    /// Delivers datagrams sent to an IPv4 group also to the members of the group on this host.
+    /// Default on.
     MulticastLoop = IPPROTO_IP 34, "IP_MULTICAST_LOOP", ByteOrInt,
         set DATAGRAM { check::flag(given)? }
-        settings { kept.datagram.multicast_loop = new } nowhere { () },
-        get settings { kept.datagram.multicast_loop.into() } socket { true.into() };
+        settings { kept.datagram.v4.multicast_loop = new } nowhere { () },
+        get settings { kept.datagram.v4.multicast_loop.into() } socket { true.into() };
 
-    /// Delivers the datagrams of every group that any socket of this host has joined; if off, only
-    /// those of the groups that this socket has joined. Default on.
+    /// Delivers the datagrams of every IPv4 group that any socket of this host has joined; if off,
+    /// only those of the groups that this socket has joined. Default on.
     MulticastAll = IPPROTO_IP 49, "IP_MULTICAST_ALL", Int,
         set DATAGRAM { check::switch(given)? }
-        settings { kept.datagram.multicast_all = new } nowhere { () },
-        get settings { kept.datagram.multicast_all.into() } socket { true.into() };
+        settings { kept.datagram.v4.multicast_all = new } nowhere { () },
+        get settings { kept.datagram.v4.multicast_all.into() } socket { true.into() };
+
+    /// The hop limit of sent IPv6 packets, 0 to 255. Default `net.ipv6.conf.all.hop_limit`, which
+    /// -1 restores.
+    UnicastHops = IPPROTO_IPV6 16, "IPV6_UNICAST_HOPS", Int,
+        set ANY { check::hop_limit(given)? } with hop_limit(hops: u8) { Some(hops) }
+        settings { kept.ip.hop_limit = new }
+        socket { socket.settings().change_ip(|ip| ip.hop_limit = new) },
+        get settings { check::show(kept.ip.hop_limit.unwrap_or(sysctls.ip6_hop_limit)) }
+        socket { {
+            let hops = socket.settings().ip_fields().hop_limit;
+            check::show(hops.unwrap_or_else(|| cx.sysctls_of(net).ip6_hop_limit))
+        } };
+
+    /// Index of the device for datagrams to IPv6 groups without a scope. Default 0: the routes
+    /// select the device.
+    MulticastInterfaceV6 = IPPROTO_IPV6 17, "IPV6_MULTICAST_IF", Int,
+        set DATAGRAM { check::natural(given)? }
+        settings { kept.datagram.v6.multicast_device = new } nowhere { () },
+        get settings { check::show(kept.datagram.v6.multicast_device) } socket { OptionValue::Int(0) };
+
+    /// Hop limit of datagrams to IPv6 groups, 0 to 255. Default 1: the datagrams stay on the link.
+    /// With 0, they stay on this host.
+    MulticastHopsV6 = IPPROTO_IPV6 18, "IPV6_MULTICAST_HOPS", Int,
+        set DATAGRAM { check::multicast_ttl(given)? }
+        settings { kept.datagram.v6.multicast_hops = new } nowhere { () },
+        get settings { check::show(kept.datagram.v6.multicast_hops) } socket { OptionValue::Int(1) };
+
+    /// Delivers datagrams sent to an IPv6 group also to the members of the group on this host.
+    /// Default on.
+    MulticastLoopV6 = IPPROTO_IPV6 19, "IPV6_MULTICAST_LOOP", Int,
+        set DATAGRAM { check::switch(given)? }
+        settings { kept.datagram.v6.multicast_loop = new } nowhere { () },
+        get settings { kept.datagram.v6.multicast_loop.into() } socket { true.into() };
+
+    /// Path MTU of an IPv6 socket, as `IP_MTU`.
+    PathMtuV6 = IPPROTO_IPV6 24, "IPV6_MTU", Int,
+        get settings { return Err(Errno::ENOTCONN) } tcb { check::show(tcb.path_mtu()) };
+
+    /// Queues ICMPv6 errors about sent datagrams. If off, the default, a connected socket gets the
+    /// permanent ones.
+    ReceiveErrorV6 = IPPROTO_IPV6 25, "IPV6_RECVERR", Int,
+        set DATAGRAM { check::flag(given)? }
+        settings { kept.datagram.v6.receive_error = new } nowhere { () },
+        get settings { kept.datagram.v6.receive_error.into() } socket { false.into() };
 
     /// Limits an IPv6 socket to IPv6 peers. If off, IPv4 peers connect too, and have v4-mapped
     /// addresses. Default `net.ipv6.bindv6only`.
@@ -547,6 +602,23 @@ options! {
         settings { kept.v6_only = Some(new) } nowhere { () },
         get settings { kept.v6_only.unwrap_or(sysctls.bindv6only).into() }
         socket { (socket.bind_flags().family == Family::V6Only).into() };
+
+    /// Delivers the datagrams of every IPv6 group that any socket of this host has joined; if off,
+    /// only those of the groups that this socket has joined. Default on.
+    MulticastAllV6 = IPPROTO_IPV6 29, "IPV6_MULTICAST_ALL", Int,
+        set DATAGRAM { check::flag(given)? }
+        settings { kept.datagram.v6.multicast_all = new } nowhere { () },
+        get settings { kept.datagram.v6.multicast_all.into() } socket { true.into() };
+
+    /// The traffic class of sent IPv6 packets (RFC 8200 §7), as `IP_TOS` for IPv4, but without a
+    /// priority. Default 0, which -1 restores.
+    TrafficClass = IPPROTO_IPV6 67, "IPV6_TCLASS", Int,
+        set ANY { check::traffic_class(given, state)? }
+        with traffic_class(class: u8) { class & check::TOS_MASK }
+        settings { kept.ip.traffic_class = new }
+        socket { socket.settings().change_ip(|ip| ip.traffic_class = new) },
+        get settings { check::show(kept.ip.traffic_class) }
+        socket { check::show(socket.settings().ip_fields().traffic_class) };
 
     /// Sends small segments at once: Nagle's algorithm is off. Default off.
     NoDelay = IPPROTO_TCP 1, "TCP_NODELAY", Int,

@@ -70,7 +70,7 @@ fn sample(option: O) -> OptionValue {
         O::MaxSegment => OptionValue::Int(1000),
         O::RtoMax => OptionValue::Int(2000),
         O::ThinLinearTimeouts => OptionValue::Int(1),
-        O::TypeOfService => OptionValue::Int(0xb8),
+        O::TypeOfService | O::TrafficClass => OptionValue::Int(0xb8),
         // The priority that the sample of `IP_TOS` sets.
         O::Priority => OptionValue::Int(4),
         O::FastOpenConnect | O::FastOpenNoCookie => OptionValue::Int(1),
@@ -137,7 +137,7 @@ fn every_stream_option_works_before_and_after_connect() {
         assert_eq!(settings.set(option, &sample(option), &sysctls), set, "{name} before");
         let connected = if precedes_connection(option) { Err(Errno::EINVAL) } else { set };
         assert_eq!(bench.set(option, sample(option)), connected, "{name} connected");
-        let readable = get && option != O::PathMtu;
+        let readable = get && !matches!(option, O::PathMtu | O::PathMtuV6);
         assert_eq!(settings.get(option, &sysctls).is_ok(), readable, "{name} before");
         assert_eq!(bench.get(option).is_ok(), get, "{name} connected");
     }
@@ -179,6 +179,7 @@ fn typed_setters_stay_within_linuxs_bounds() {
         .tos(0xff)
         .priority(9)
         .ttl(0)
+        .traffic_class(0xff)
         .receive_buffer(1)
         .send_timeout(Some(Duration::ZERO));
     let shown = [
@@ -190,6 +191,7 @@ fn typed_setters_stay_within_linuxs_bounds() {
         (O::Linger2, 120),
         (O::RtoMax, 1000),
         (O::TypeOfService, 0xfc),
+        (O::TrafficClass, 0xfc),
         (O::Priority, 6),
         (O::TimeToLive, 1),
         (O::ReceiveBuffer, 2304),

@@ -1,0 +1,163 @@
+//! Checks that datagrams allocate no memory of the system's allocator in the steady state: packets
+//! come from packet memory, and routes, neighbors and sockets exist.
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        alloc::{GlobalAlloc, Layout, System},
+        cell::Cell,
+        net::SocketAddr,
+        sync::Arc,
+    };
+
+    use pkt::Instant;
+    use stack::{
+        Cx, Memory,
+        device::{Wire, WireConfig},
+        host::{
+            Host,
+            config::{DeviceConfig, HostConfig},
+        },
+        socket::{
+            DatagramSocket,
+            datagram::{ReceiveMessage, SendControl, SendMessage},
+            options::SocketSettings,
+        },
+    };
+
+    thread_local! {
+        static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// The system's allocator, with a count of allocations for each thread.
+    struct Counting;
+
+    // SAFETY: every call is passed unchanged to the system's allocator; the count is a thread-local
+    // cell without a destructor, whose access allocates no memory.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            ALLOCATIONS.with(|count| count.set(count.get() + 1));
+            // SAFETY: the caller keeps the contract of `alloc`, which is that of the system's
+            // allocator.
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+            // SAFETY: `pointer` came from `alloc` above, that is from the system's allocator, with
+            // this layout.
+            unsafe { System.dealloc(pointer, layout) }
+        }
+    }
+
+    #[global_allocator]
+    static ALLOCATOR: Counting = Counting;
+
+    const START: Instant = Instant::from_secs(1000);
+    const BATCH: usize = 16;
+
+    /// Two hosts, joined by a wire, and a socket of each.
+    struct Bench {
+        cx: Cx,
+        hosts: Vec<Arc<Host>>,
+        sockets: Vec<Arc<DatagramSocket>>,
+        ends: [SocketAddr; 2],
+    }
+
+    impl Bench {
+        /// Makes hosts with the addresses `net` 1 and 2. The sockets are bound to `any`.
+        fn new(net: &str, prefix: u8, any: &str) -> Self {
+            let memory = Memory::new(16 << 20);
+            let mut cx = Cx::replay(&memory, 1);
+            cx.now = START;
+            let (left, right) = Wire::pair(&WireConfig::default()).expect("a valid wire");
+            let (mut hosts, mut sockets) = (Vec::new(), Vec::new());
+            for (number, device) in (1..).zip([left, right]) {
+                let config = HostConfig {
+                    devices: vec![DeviceConfig {
+                        device,
+                        addresses: vec![
+                            format!("{net}{number}/{prefix}").parse().expect("a prefix"),
+                        ],
+                    }],
+                    cores: 1,
+                    ..HostConfig::replay(number)
+                };
+                let host = Host::new(&memory, config).expect("a valid configuration");
+                let local = SocketAddr::new(any.parse().expect("an address"), 53);
+                let settings = SocketSettings::default();
+                let socket = DatagramSocket::bind(&host, &mut cx, local, &settings);
+                sockets.push(socket.expect("a free port"));
+                hosts.push(host);
+            }
+            let end =
+                |number| SocketAddr::new(format!("{net}{number}").parse().expect("an address"), 53);
+            Self { cx, hosts, sockets, ends: [end(1), end(2)] }
+        }
+
+        fn settle(&mut self) {
+            while self
+                .hosts
+                .iter()
+                .any(|host| host.poll(&mut self.cx).is_some_and(|next| next <= self.cx.now))
+            {
+            }
+        }
+
+        /// Sends a batch from the first host, and answers it. `to` is false on connected sockets.
+        fn exchange(&mut self, to: bool, control: SendControl) {
+            let payload = [7; 900];
+            let mut bufs = [[0; 1000]; BATCH];
+            for from in 0..2 {
+                let peer = to.then_some(self.ends[1 - from]);
+                let message = SendMessage { payload: &payload, to: peer, control };
+                let socket = &self.sockets[from];
+                let sent =
+                    socket.send_batch(&self.hosts[from], &mut self.cx, &[message; BATCH / 4]);
+                assert_eq!(sent, Ok(BATCH / 4));
+                self.settle();
+                let mut messages = bufs.each_mut().map(|buf| ReceiveMessage::new(buf));
+                let (host, socket) = (&self.hosts[1 - from], &self.sockets[1 - from]);
+                let received = socket.recv_batch(host, &mut self.cx, &mut messages);
+                let expected = if control.segment.is_some() { BATCH } else { BATCH / 4 };
+                assert_eq!(received, Ok(expected));
+            }
+        }
+
+        /// Returns the number of allocations of 100 exchanges, after a few that may allocate.
+        fn allocations(&mut self, to: bool, control: SendControl) -> usize {
+            for _ in 0..20 {
+                self.exchange(to, control);
+            }
+            let before = ALLOCATIONS.with(Cell::get);
+            for _ in 0..100 {
+                self.exchange(to, control);
+            }
+            ALLOCATIONS.with(Cell::get) - before
+        }
+    }
+
+    #[test]
+    fn datagrams_allocate_no_memory_in_the_steady_state() {
+        for (net, prefix, any) in
+            [("10.0.0.", 24, "0.0.0.0"), ("fd00::", 64, "::"), ("10.0.0.", 24, "::")]
+        {
+            let mut bench = Bench::new(net, prefix, any);
+            let segments = SendControl { segment: Some(225), ..SendControl::default() };
+            for connected in [false, true] {
+                if connected {
+                    for (number, socket) in bench.sockets.iter().enumerate() {
+                        let peer = bench.ends[1 - number];
+                        socket.connect(&bench.hosts[number], &mut bench.cx, peer).expect("a route");
+                    }
+                }
+                for control in [SendControl::default(), segments] {
+                    let count = bench.allocations(!connected, control);
+                    assert_eq!(count, 0, "{net} on {any}, connected {connected}, {control:?}");
+                }
+            }
+            for (number, socket) in bench.sockets.iter().enumerate() {
+                socket.close(&bench.hosts[number], &mut bench.cx);
+            }
+        }
+    }
+}
