@@ -14,9 +14,6 @@ use stack::{
     device::{Doorbell, LinkType, QueueId},
 };
 
-/// Largest IP packet, as of packetdrill's own device.
-const MTU: u32 = 1500;
-
 /// A packet that the stack has sent.
 #[derive(Debug)]
 pub(crate) struct Sent {
@@ -36,9 +33,9 @@ pub(crate) struct PacketDevice {
 }
 
 impl PacketDevice {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(mtu: u32) -> Self {
         Self {
-            caps: Capabilities::plain("tun0", MTU, LinkType::Ip),
+            caps: Capabilities::plain("tun0", mtu, LinkType::Ip),
             arrived: Mutex::default(),
             sent: Mutex::default(),
             doorbell: OnceLock::new(),

@@ -27,6 +27,7 @@ use std::{
     time::Duration,
 };
 
+use ipnet::{Ipv4Net, Ipv6Net};
 use pkt::Instant;
 use posix::{Answer, Step};
 use stack::{
@@ -130,7 +131,7 @@ impl Runtime {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             flags,
             memory: Memory::new(MEMORY_BYTES_MAX),
-            device: Arc::new(PacketDevice::new()),
+            device: Arc::new(PacketDevice::new(flags.mtu)),
             driver: thread::current().id(),
             state: Mutex::new(State {
                 clock: Clock::new(flags.virtual_time),
@@ -399,14 +400,16 @@ impl Runtime {
     }
 
     fn build_host(&self) -> Arc<Host> {
-        let Flags { local, gateway, .. } = self.flags;
-        let address = ipnet::IpNet::V4(local);
-        let any = ipnet::IpNet::V4(ipnet::Ipv4Net::default());
+        let Flags { local, gateway, local_v6, gateway_v6, .. } = self.flags;
+        let (any, any_v6) = (Ipv4Net::default(), Ipv6Net::default());
         let device = Arc::clone(&self.device);
         let config = HostConfig {
             name: String::from("packetdrill"),
-            devices: vec![DeviceConfig { device, addresses: vec![address] }],
-            routes: vec![RouteSpec::via(any, gateway.into())],
+            devices: vec![DeviceConfig { device, addresses: vec![local.into(), local_v6.into()] }],
+            routes: vec![
+                RouteSpec::via(any.into(), gateway.into()),
+                RouteSpec::via(any_v6.into(), gateway_v6.into()),
+            ],
             cores: 1,
             sysctls: Sysctls::default(),
             secrets: Secrets::replay(self.flags.seed),

@@ -79,6 +79,7 @@ drop_reasons! {
     IcmpEchoIgnored "ICMP_ECHO_IGNORED" "The settings forbid an answer to this echo request."
     IcmpNoSocket "ICMP_NO_SOCKET" "An ICMP error or reply that belongs to no socket."
     IcmpRateLimit "ICMP_RATE_LIMIT" "An answer that the ICMP rate limit suppressed."
+    IcmpRedirectIgnored "ICMP_REDIRECT_IGNORED" "A redirect that the settings forbid to use."
     IgmpMalformed "IGMP_MALFORMED" "An IGMP message that is too short or has a wrong checksum."
     IgmpIgnored "IGMP_IGNORED" "An IGMP message that needs no answer: a report of another host, or a query from beyond the link."
     UdpHeader "UDP_HEADER" "The length field of a UDP header is impossible."

@@ -8,11 +8,11 @@
 use stack::{
     Cx, Errno,
     host::Host,
-    socket::options::{IPPROTO_TCP, OptionValue, SocketOption, domain_of},
+    socket::options::{IPPROTO_IPV6, IPPROTO_TCP, OptionValue, SocketOption},
 };
 
 use crate::{
-    abi::{TCP_CC_INFO, TCP_INQ},
+    abi::{AF_INET, AF_INET6, TCP_CC_INFO, TCP_INQ},
     socket::{Open as _, Socket, State},
 };
 
@@ -37,7 +37,7 @@ impl Socket {
             };
             return Ok(());
         }
-        let option = SocketOption::from_number(level, number).ok_or(Errno::ENOPROTOOPT)?;
+        let option = self.known(level, number)?;
         self.set_option(host, cx, option, &OptionValue::decode(option, value)?)
     }
 
@@ -64,8 +64,16 @@ impl Socket {
             (IPPROTO_TCP, TCP_CC_INFO) => return Ok(0),
             _ => {}
         }
-        let option = SocketOption::from_number(level, number).ok_or(Errno::ENOPROTOOPT)?;
+        let option = self.known(level, number)?;
         Ok(self.option(host, cx, option)?.encode(option, room))
+    }
+
+    /// Returns the option of a level and number, which the family of the socket must have: an IPv4
+    /// socket has no options of IPv6.
+    fn known(&self, level: i32, number: i32) -> Result<SocketOption, Errno> {
+        let is_known = level != IPPROTO_IPV6 || self.lock().is_v6;
+        let option = SocketOption::from_number(level, number).filter(|_| is_known);
+        option.ok_or(Errno::ENOPROTOOPT)
     }
 
     /// Sets an option.
@@ -101,13 +109,16 @@ impl Socket {
         option: SocketOption,
     ) -> Result<OptionValue, Errno> {
         let mut inner = self.lock().open()?;
+        if option == SocketOption::Domain {
+            // The family is that of socket(2), whatever the addresses are.
+            return Ok(OptionValue::Int(if inner.is_v6 { AF_INET6 } else { AF_INET }));
+        }
         match &inner.state {
             State::Listening(listener) => listener.option(host, cx, option),
             State::Stream(stream, _) => stream.option(host, cx, option),
             _ if option == SocketOption::Error => {
                 Ok(OptionValue::Int(inner.error.take().map_or(0, Errno::raw)))
             }
-            _ if option == SocketOption::Domain => Ok(domain_of(inner.any())),
             _ => inner.settings.get(option, &host.sysctls()),
         }
     }

@@ -22,7 +22,7 @@ use stack::{
     host::{Host, config::HostConfig},
     receive::rps::SoftnetStat,
     route::fib::RouteSpec,
-    socket::net::ClaimState,
+    socket::net::{AnnouncedDns, ClaimState},
     sysctl::SysctlError,
     transmit::tx_queue::TxQueueStats,
 };
@@ -291,6 +291,13 @@ impl Stack {
     pub fn delete_neighbor(&self, name: &str, address: IpAddr) -> io::Result<()> {
         let index = self.device(name)?;
         Ok(clock::with_cx(|cx| self.host().delete_neighbor(cx, index, address))?)
+    }
+
+    /// Returns the DNS servers and search domains that routers announce (RFC 8106), if
+    /// `net.ipv6.conf.all.accept_ra` is on. The stack itself looks no name up.
+    #[must_use]
+    pub fn announced_dns(&self) -> AnnouncedDns {
+        self.host().announced_dns(clock::with_cx(|cx| cx.now))
     }
 
     /// Returns all neighbors, by device and address, as `ip neigh show`.

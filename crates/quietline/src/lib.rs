@@ -79,6 +79,7 @@ pub use stack::{
     socket::{
         ConnectOptions, ListenOptions, SendFlags,
         datagram::{ErrorOrigin, QueuedError, ReceiveMessage, Received, SendControl, SendMessage},
+        net::AnnouncedDns,
         options::{OptionValue, SocketOption, SocketSettings},
     },
     sysctl::qdisc::QdiscConfig,

@@ -188,7 +188,7 @@ impl Receiver {
 /// When ten attempts fail.
 pub fn connect(world: &mut World, listener: &Listener) -> (Arc<Connection>, Arc<Connection>) {
     let host = Arc::clone(&world.hosts[0]);
-    let to = SocketAddr::new([10, 0, 0, 2].into(), listener.local().port());
+    let to = SocketAddr::new(world.version.address(1), listener.local().port());
     for _ in 0..10 {
         let client =
             Connection::connect(&host, &mut world.cx, None, to).expect("a route and a port");
@@ -215,7 +215,7 @@ pub fn connect(world: &mut World, listener: &Listener) -> (Arc<Connection>, Arc<
 /// When the port is taken.
 pub fn listen(world: &mut World, port: u16) -> Arc<Listener> {
     let host = Arc::clone(&world.hosts[1]);
-    let local = SocketAddr::new([10, 0, 0, 2].into(), port);
+    let local = SocketAddr::new(world.version.address(1), port);
     Listener::listen(&host, &mut world.cx, local, 128).expect("a free port")
 }
 

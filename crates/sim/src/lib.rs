@@ -27,6 +27,7 @@ pub mod reassembly;
 pub mod rig;
 pub mod scenario;
 pub mod script;
+pub mod suite;
 pub mod traffic;
 pub mod world;
 

@@ -41,6 +41,8 @@ pub use capture::Capture;
 pub use path::{Burst, Change, Fate, PathConfig};
 pub use port::{Port, PortConfig};
 
+pub use crate::suite::{Version, address};
+
 use self::path::Path;
 use crate::frame::{self, Ipv4};
 
@@ -49,50 +51,6 @@ pub const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 
 /// Source address of the network's ICMPv6 errors.
 pub const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 254);
-
-/// IP version of the hosts of a network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// 10.0.0.1 and so on.
-    V4,
-    /// fd00::1 and so on.
-    V6,
-}
-
-impl Version {
-    /// Returns the address of the host at port `index`.
-    ///
-    /// # Panics
-    /// Above 200 hosts.
-    #[must_use]
-    pub fn address(self, index: usize) -> IpAddr {
-        let v4 = address(index);
-        match self {
-            Self::V4 => v4.into(),
-            Self::V6 => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(v4.octets()[3])).into(),
-        }
-    }
-
-    /// Returns this address with the length of its network.
-    ///
-    /// # Panics
-    /// Above 200 hosts.
-    #[must_use]
-    pub fn prefix(self, index: usize) -> String {
-        let bits = if self == Self::V4 { 24 } else { 64 };
-        format!("{}/{bits}", self.address(index))
-    }
-}
-
-/// Returns the address of the host at port `index`.
-///
-/// # Panics
-/// Above 200 hosts.
-#[must_use]
-pub fn address(index: usize) -> Ipv4Addr {
-    assert!(index < 200, "a small network");
-    Ipv4Addr::new(10, 0, 0, u8::try_from(index + 1).expect("below 200"))
-}
 
 /// Offloads of a network's devices, and the treatment of superframes in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

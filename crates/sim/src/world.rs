@@ -13,8 +13,14 @@ use stack::{
     },
 };
 
+use crate::suite::{self, Version};
+
 /// Packet memory of a simulated world: enough for any run, small enough that a leak is noticed.
 const MEMORY_BYTES_MAX: usize = 256 << 20;
+
+/// Smallest MTU of IPv6, and the difference between the lengths of the headers.
+const MTU_MIN_V6: u32 = 1280;
+const HEADER_DIFFERENCE: u32 = 20;
 
 /// Start of virtual time: not zero, so that code which treats zero as "never" fails a test.
 const START: Instant = Instant::from_secs(1000);
@@ -48,6 +54,8 @@ pub struct World {
     threads: Vec<Threads>,
     has_threads: bool,
     seed: u64,
+    /// IP version of the hosts that [`join`](Self::join) has added last.
+    pub(crate) version: Version,
 }
 
 impl World {
@@ -63,7 +71,15 @@ impl World {
         let memory = Memory::new(bytes_max);
         let mut cx = Cx::replay(&memory, seed);
         cx.now = START;
-        Self { memory, cx, hosts: Vec::new(), threads: Vec::new(), has_threads: false, seed }
+        Self {
+            memory,
+            cx,
+            hosts: Vec::new(),
+            threads: Vec::new(),
+            has_threads: false,
+            seed,
+            version: Version::V4,
+        }
     }
 
     /// Makes an empty world in which every host has threads of its own: one for its applications,
@@ -101,7 +117,7 @@ impl World {
         Ok(self.hosts.len() - 1)
     }
 
-    /// Makes a world of two hosts, 10.0.0.1 and 10.0.0.2, joined by a wire.
+    /// Makes a world of two hosts, joined by a wire ([`join`](Self::join)).
     ///
     /// # Errors
     /// When the wire's configuration is refused.
@@ -111,30 +127,35 @@ impl World {
         Ok(world)
     }
 
-    /// Adds two hosts, 10.0.0.1 and 10.0.0.2, joined by a wire.
+    /// Adds two hosts, 10.0.0.1 and 10.0.0.2, joined by a wire. In the suites that run over IPv6
+    /// ([`suite::version`]) they are fd00::1 and fd00::2, and a wire that IPv6 can use has an MTU
+    /// that is larger by the difference of the headers, so that segments have the same size.
     ///
     /// # Errors
     /// When the wire's configuration is refused.
     pub fn join(&mut self, wire: &WireConfig) -> Result<(), ConfigError> {
-        self.join_at(wire, |number| format!("10.0.0.{number}/24"))
+        let mut wire = wire.clone();
+        let mut version = suite::version();
+        // A router that a wire emulates reports its MTU over IPv4 only.
+        let has_router = wire.forward.path_mtu.is_some() || wire.backward.path_mtu.is_some();
+        if wire.mtu < MTU_MIN_V6 || has_router {
+            version = Version::V4;
+        }
+        if version == Version::V6 {
+            wire.mtu += HEADER_DIFFERENCE;
+        }
+        self.join_with(version, &wire)
     }
 
-    /// Adds two hosts, fd00::1 and fd00::2, joined by a wire.
+    /// Adds two hosts of this IP version, joined by a wire.
     ///
     /// # Errors
     /// When the wire's configuration is refused.
-    pub fn join_v6(&mut self, wire: &WireConfig) -> Result<(), ConfigError> {
-        self.join_at(wire, |number| format!("fd00::{number}/64"))
-    }
-
-    fn join_at(
-        &mut self,
-        wire: &WireConfig,
-        address_of: impl Fn(usize) -> String,
-    ) -> Result<(), ConfigError> {
+    pub fn join_with(&mut self, version: Version, wire: &WireConfig) -> Result<(), ConfigError> {
+        self.version = version;
         let (left, right) = Wire::pair(wire)?;
         for (index, end) in [left, right].into_iter().enumerate() {
-            let address = address_of(index + 1);
+            let address = version.prefix(index);
             self.add_host(HostConfig {
                 name: format!("host{index}"),
                 devices: vec![DeviceConfig {

@@ -13,8 +13,8 @@ mod tests {
         path::{Path, PathBuf},
     };
 
-    /// Rows of /proc/net/snmp and /proc/net/netstat of Linux 6.18, by group.
-    const LINUX: [(&str, &str); 6] = [
+    /// Rows of /proc/net/snmp, /proc/net/netstat and /proc/net/snmp6 of Linux 6.18, by group.
+    const LINUX: [(&str, &str); 8] = [
         (
             "Ip",
             "Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors ForwDatagrams InUnknownProtos InDiscards InDelivers
@@ -69,6 +69,22 @@ mod tests {
             OutMcastOctets InBcastOctets OutBcastOctets InCsumErrors InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts
             ReasmOverlaps",
         ),
+        (
+            "Ip6",
+            "InReceives InHdrErrors InTooBigErrors InNoRoutes InAddrErrors InUnknownProtos InTruncatedPkts InDiscards
+            InDelivers OutForwDatagrams OutRequests OutDiscards OutNoRoutes ReasmTimeout ReasmReqds ReasmOKs ReasmFails
+            FragOKs FragFails FragCreates InMcastPkts OutMcastPkts InOctets OutOctets InMcastOctets OutMcastOctets
+            InBcastOctets OutBcastOctets InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts OutTransmits",
+        ),
+        (
+            "Icmp6",
+            "InMsgs InErrors OutMsgs OutErrors InCsumErrors OutRateLimitHost InDestUnreachs InPktTooBigs InTimeExcds
+            InParmProblems InEchos InEchoReplies InGroupMembQueries InGroupMembResponses InGroupMembReductions
+            InRouterSolicits InRouterAdvertisements InNeighborSolicits InNeighborAdvertisements InRedirects
+            InMLDv2Reports OutDestUnreachs OutPktTooBigs OutTimeExcds OutParmProblems OutEchos OutEchoReplies
+            OutGroupMembQueries OutGroupMembResponses OutGroupMembReductions OutRouterSolicits
+            OutRouterAdvertisements OutNeighborSolicits OutNeighborAdvertisements OutRedirects OutMLDv2Reports",
+        ),
     ];
 
     /// Rows that Linux had until 4.13, whose mechanism is a setting here.
@@ -113,11 +129,8 @@ mod tests {
         assert_eq!(all.len(), both.len(), "a row is in both tables");
         assert_eq!(all, linux, "Linux's rows");
         let groups = ["Tcp", "Ip", "Icmp", "Udp"];
-        // The rows of /proc/net/snmp6 are not compared: its names follow those of IPv4.
-        let snmp6 = ["Ip6", "Icmp6"];
-        let is_in = |name: &str, groups: &[&str]| groups.iter().any(|g| name.starts_with(g));
-        let compared = counted().filter(|(name, _)| is_in(name, &groups) && !is_in(name, &snmp6));
-        for (name, _) in compared {
+        let is_of_linux = |name: &str| groups.iter().any(|group| name.starts_with(group));
+        for (name, _) in counted().filter(|(name, _)| is_of_linux(name)) {
             let known = linux.contains(name) || LINUX_4_13.contains(&name);
             assert!(known, "{name} is not a counter of Linux");
         }
@@ -207,6 +220,6 @@ mod tests {
 The counters of a host, as `quietline --stats` prints them, under the names of Linux 6.18's `nstat`; and the counters of Linux that do not
 exist here, with the reason. `crates/sim/tests/counters.rs` writes this page from the tables of the code, checks that the two lists together are
 exactly Linux's, and that a test names each counter. Drop reasons, in capitals, are in `crates/pkt/src/drop_reason.rs`. Linux's
-`IcmpMsg` counts ICMP messages by number; `Icmp*` has the same by name.
+`IcmpMsg` and `Icmp6InType*` count messages by number; `Icmp*` and `Icmp6*` have the same by name.
 ";
 }

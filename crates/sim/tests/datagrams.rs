@@ -5,7 +5,7 @@
 mod tests {
     use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-    use sim::{World, apps::Pattern};
+    use sim::{World, apps::Pattern, suite::Version};
     use stack::{
         Errno, Readiness,
         base::counters::Counter,
@@ -22,30 +22,15 @@ mod tests {
     /// Largest payload that fits the MTU over both IP versions.
     const PAYLOAD_MAX: u32 = 1452;
 
-    /// IP version of a test.
-    #[derive(Clone, Copy, Debug)]
-    enum Version {
-        V4,
-        V6,
+    fn world_of(version: Version, seed: u64, wire: &WireConfig) -> World {
+        let mut world = World::new(seed);
+        world.join_with(version, wire).expect("a valid wire");
+        world
     }
 
-    impl Version {
-        fn world(self, seed: u64, wire: &WireConfig) -> World {
-            let mut world = World::new(seed);
-            let joined = match self {
-                Self::V4 => world.join(wire),
-                Self::V6 => world.join_v6(wire),
-            };
-            joined.expect("a valid wire");
-            world
-        }
-
-        fn at(self, host: u8, port: u16) -> SocketAddr {
-            match self {
-                Self::V4 => SocketAddr::from(([10, 0, 0, host], port)),
-                Self::V6 => SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, host.into()], port)),
-            }
-        }
+    /// Address of a port of host 1 or 2.
+    fn address_of(version: Version, host: usize, port: u16) -> SocketAddr {
+        SocketAddr::new(version.address(host - 1), port)
     }
 
     fn bind(world: &mut World, host: usize, local: SocketAddr) -> Arc<DatagramSocket> {
@@ -103,8 +88,8 @@ mod tests {
     /// Sends numbered datagrams of any size in batches, and checks all that arrive.
     fn exchange(version: Version, seed: u64, early_demux: bool) {
         const COUNT: u32 = 400;
-        let at = |host, port| version.at(host, port);
-        let mut world = version.world(seed, &impaired(seed));
+        let at = |host, port| address_of(version, host, port);
+        let mut world = world_of(version, seed, &impaired(seed));
         world.set(1, &[("net.ipv4.udp_early_demux", if early_demux { "1" } else { "0" })]);
         let client = bind(&mut world, 0, at(1, 1000));
         let server = bind(&mut world, 1, at(2, PORT));
@@ -181,7 +166,8 @@ mod tests {
             ..Impairment::default()
         };
         let wire = WireConfig { forward: loss, backward: loss, seed: 5, ..WireConfig::default() };
-        let mut world = World::pair(5, &wire).expect("a valid wire");
+        let at = |host, port| address_of(Version::V4, host, port);
+        let mut world = world_of(Version::V4, 5, &wire);
         let client = bind(&mut world, 0, at(1, 1000));
         let server = bind(&mut world, 1, at(2, PORT));
         let hosts = world.hosts.clone();
@@ -217,8 +203,8 @@ mod tests {
             ..Impairment::default()
         };
         let wire = WireConfig { forward, ..WireConfig::default() };
-        let at = |host, port| Version::V4.at(host, port);
-        let mut world = Version::V4.world(1, &wire);
+        let at = |host, port| address_of(Version::V4, host, port);
+        let mut world = world_of(Version::V4, 1, &wire);
         let client = bind(&mut world, 0, at(1, 1000));
         let server = bind(&mut world, 1, at(2, PORT));
         let hosts = world.hosts.clone();

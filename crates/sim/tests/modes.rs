@@ -1,8 +1,8 @@
 //! Runs every packet script in every mode, by pairwise combination: `tcp/handshake/passive_open in
 //! row 7`.
 //!
-//! The rows take turns in the address family, so that each family meets every mode without a
-//! further run.
+//! The address family is one more mode of the rows: each family meets every value of every mode,
+//! without a further run.
 //!
 //! A script's own settings take precedence. A script that shows a behavior of one mode selects that
 //! mode in its first lines.
@@ -21,19 +21,18 @@ use sim::{
 /// A script: its name and its text.
 type Script = Arc<(String, String)>;
 
-/// Families of the rows.
-const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
-
 fn main() -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scripts");
     let mut scripts = Vec::new();
     find(&root, &root, &mut scripts)?;
     scripts.sort();
     let mut trials = Vec::new();
-    for (number, row) in modes::pairwise(&modes::sizes()).iter().enumerate() {
+    let sizes = [&modes::sizes()[..], &[Family::ALL.len()]].concat();
+    for (number, row) in modes::pairwise(&sizes).iter().enumerate() {
+        let (&turn, row) = row.split_last().expect("a row has the family");
         let settings = Arc::new(modes::settings(row));
         for script in &scripts {
-            let turn = FAMILIES[number % FAMILIES.len()];
+            let turn = Family::ALL[turn];
             let family = if turn.plays(&script.1) { turn } else { Family::V4 };
             let (script, settings) = (Arc::clone(script), Arc::clone(&settings));
             let name = format!("{} in row {number} over {family:?}", script.0);

@@ -14,7 +14,6 @@ mod tests {
         collections::BTreeSet,
         num::NonZero,
         path::PathBuf,
-        process::Command,
         sync::{
             Mutex,
             atomic::{AtomicBool, AtomicU64, Ordering},
@@ -28,6 +27,7 @@ mod tests {
         modes,
         network::{Burst, Capture, Counts, Fate, Offload, PathConfig, Sabotage},
         scenario::{CONTEXTS, Caches, Outcome, Scenario, Threads, explain, run, try_run},
+        suite,
     };
 
     /// Seeds that found a bug of the stack or of the simulator, with the bug.
@@ -46,20 +46,6 @@ mod tests {
 
     /// Seeds of a run with `CI=true`.
     const SEEDS_IN_CI: u64 = 10_000;
-
-    /// Returns the first seed of a run with `CI=true`: one of 2^20 ranges, by the hash of the
-    /// commit.
-    ///
-    /// # Panics
-    ///
-    /// When the tests run outside a git repository: a wrong range would go unnoticed.
-    fn first_of_commit() -> u64 {
-        let git = Command::new("git").args(["rev-parse", "HEAD"]).output().expect("git");
-        let hash = String::from_utf8(git.stdout).expect("a hash in hexadecimal");
-        let digits = hash.get(..5).expect("CI=true runs in a git repository");
-        let range = u64::from_str_radix(digits, 16).expect("a hash in hexadecimal");
-        (range + 1) * SEEDS_IN_CI
-    }
 
     fn number(name: &str) -> Option<u64> {
         let text = std::env::var(name).ok()?;
@@ -159,7 +145,9 @@ mod tests {
             return replay(seed);
         }
         let in_ci = std::env::var("CI").is_ok_and(|value| value == "true");
-        let first = number("FIRST").unwrap_or_else(|| if in_ci { first_of_commit() } else { 0 });
+        // One of 2^20 ranges that the commit selects.
+        let range = suite::number_of_commit().map_or(0, |number| (number + 1) * SEEDS_IN_CI);
+        let first = number("FIRST").unwrap_or(range);
         let count = number("SEEDS").unwrap_or(if in_ci { SEEDS_IN_CI } else { 1000 });
         let end = first + count;
         println!("repeat this run with FIRST={first} SEEDS={count}");

@@ -98,7 +98,7 @@ impl Host {
     /// [`SysctlError`]; nothing is changed then.
     pub fn set_sysctl(&self, name: &str, value: &str) -> Result<(), SysctlError> {
         let (trims, stale) = self.live_sysctls().set(name, value, |present, next| {
-            self.neighbors.configure(next.neigh.clone());
+            self.neighbors.configure(next);
             self.set_rfs_needed(next.rps_sock_flow_entries != 0);
             if next.tcp.keeps_packets() {
                 self.tcp_memory().note_kept();

@@ -30,6 +30,7 @@ pub(crate) mod rx;
 mod time_wait;
 pub(crate) mod wmem;
 
+pub(crate) use connection::RouterAdvice;
 pub use connection::busy_poll::{BUSY_POLL_BUDGET, BusyPoll, BusyPollParams};
 pub use connection::calls::ShutdownHow;
 pub use connection::connect::ConnectOptions;

@@ -133,7 +133,10 @@ pub use cx::{
     },
     host_queue::{HostQueue, TsqLimit},
 };
-pub use input::{icmp::on_icmp, input, input_to_user};
+pub use input::{
+    icmp::{is_credible, on_icmp},
+    input, input_to_user,
+};
 pub use open::{
     fast_open::keys::{FastOpenKeys, KeyUsed},
     isn::IsnGenerator,

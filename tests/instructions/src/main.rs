@@ -22,14 +22,19 @@ use quietline::sans_io::{
 type Make = fn() -> Box<dyn Scenario>;
 
 /// The scenarios by name; `--list` prints the names.
-const SCENARIOS: [(&str, Make); 11] = [
-    ("segment", || Bulk::over(&segments())),
-    ("segment-checksum", || Bulk::over(&WireConfig { checksums: true, ..segments() })),
-    ("superframe", || Bulk::over(&WireConfig::default())),
-    ("round-trip", || Box::new(RoundTrip(Pair::connect(&WireConfig::default())))),
-    ("connection", || Box::new(OpenAndClose(Network::new(&WireConfig::default())))),
-    ("idle-turn", || Box::new(IdleTurn(Pair::connect(&WireConfig::default())))),
-    ("small-frames", || Box::new(SmallFrames(Pair::connect(&segments())))),
+const SCENARIOS: [(&str, Make); 16] = [
+    ("segment", || Bulk::over(V4, &segments())),
+    ("segment-v6", || Bulk::over(V6, &segments())),
+    ("segment-checksum", || Bulk::over(V4, &WireConfig { checksums: true, ..segments() })),
+    ("segment-checksum-v6", || Bulk::over(V6, &WireConfig { checksums: true, ..segments() })),
+    ("superframe", || Bulk::over(V4, &WireConfig::default())),
+    ("superframe-v6", || Bulk::over(V6, &WireConfig::default())),
+    ("round-trip", || Box::new(RoundTrip(Pair::connect(V4, &WireConfig::default())))),
+    ("round-trip-v6", || Box::new(RoundTrip(Pair::connect(V6, &WireConfig::default())))),
+    ("connection", || Box::new(OpenAndClose(Network::new(V4, &WireConfig::default())))),
+    ("connection-v6", || Box::new(OpenAndClose(Network::new(V6, &WireConfig::default())))),
+    ("idle-turn", || Box::new(IdleTurn(Pair::connect(V4, &WireConfig::default())))),
+    ("small-frames", || Box::new(SmallFrames(Pair::connect(V4, &segments())))),
     ("loopback-noref", || Loopback::counting("noref")),
     ("loopback-cas", || Loopback::counting("cas_inc_not_zero")),
     ("loopback-rcuref", || Loopback::counting("rcuref")),
@@ -41,6 +46,30 @@ const SCENARIOS: [(&str, Make); 11] = [
 const WARM: u32 = 400;
 /// Repetitions that are counted.
 const COUNTED: u32 = 200;
+
+/// Addresses of a scenario.
+struct Family {
+    client: &'static str,
+    server: &'static str,
+    /// Address and port of the listener.
+    service: &'static str,
+    /// Payload of a full segment on a link of MTU 1500, with timestamps.
+    segment_bytes: usize,
+}
+
+const V4: &Family = &Family {
+    client: "10.0.0.1/24",
+    server: "10.0.0.2/24",
+    service: "10.0.0.2:7",
+    segment_bytes: 1448,
+};
+
+const V6: &Family = &Family {
+    client: "fd00::1/64",
+    server: "fd00::2/64",
+    service: "[fd00::2]:7",
+    segment_bytes: 1428,
+};
 
 /// A wire that takes frames of one segment each.
 fn segments() -> WireConfig {
@@ -55,6 +84,7 @@ trait Scenario {
 
 /// Two hosts on one wire, the context that runs both, and the server's listener.
 struct Network {
+    family: &'static Family,
     client: Arc<Host>,
     server: Arc<Host>,
     listener: Arc<Listener>,
@@ -62,7 +92,7 @@ struct Network {
 }
 
 impl Network {
-    fn new(config: &WireConfig) -> Self {
+    fn new(family: &'static Family, config: &WireConfig) -> Self {
         let memory = Memory::new(256 << 20);
         let mut cx = Cx::replay(&memory, 1);
         cx.now = Instant::from_secs(1);
@@ -73,10 +103,10 @@ impl Network {
             Host::new(&memory, HostConfig { devices, ..HostConfig::replay(seed) })
                 .expect("a valid host")
         };
-        let (client, server) = (host(left, "10.0.0.1/24", 2), host(right, "10.0.0.2/24", 3));
-        let address = "10.0.0.2:7".parse().expect("an address");
+        let (client, server) = (host(left, family.client, 2), host(right, family.server, 3));
+        let address = family.service.parse().expect("an address");
         let listener = Listener::listen(&server, &mut cx, address, 16).expect("a free port");
-        Self { client, server, listener, cx }
+        Self { family, client, server, listener, cx }
     }
 
     /// Runs both hosts for one turn.
@@ -106,7 +136,7 @@ impl Network {
 
     /// Opens a connection; returns the client's and the server's end.
     fn open(&mut self) -> (Arc<Connection>, Arc<Connection>) {
-        let address = "10.0.0.2:7".parse().expect("an address");
+        let address = self.family.service.parse().expect("an address");
         let opened = Connection::connect(&self.client, &mut self.cx, None, address);
         let opened = opened.expect("a free port");
         let accepted = self.until(|network| network.listener.accept().ok());
@@ -127,8 +157,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn connect(config: &WireConfig) -> Self {
-        let mut network = Network::new(config);
+    fn connect(family: &'static Family, config: &WireConfig) -> Self {
+        let mut network = Network::new(family, config);
         let (client, server) = network.open();
         Self { network, client, server, block: vec![0x5a; 64 << 10] }
     }
@@ -167,9 +197,9 @@ struct Bulk {
 }
 
 impl Bulk {
-    fn over(config: &WireConfig) -> Box<dyn Scenario> {
-        let frame_bytes = if config.tso { 64 << 10 } else { 1448 };
-        Box::new(Self { pair: Pair::connect(config), frame_bytes, rest: 0 })
+    fn over(family: &'static Family, config: &WireConfig) -> Box<dyn Scenario> {
+        let frame_bytes = if config.tso { 64 << 10 } else { family.segment_bytes };
+        Box::new(Self { pair: Pair::connect(family, config), frame_bytes, rest: 0 })
     }
 }
 

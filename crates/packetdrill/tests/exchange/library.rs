@@ -10,9 +10,10 @@ use std::{
     time::Duration,
 };
 
+use libc::socklen_t;
 use quietline_packetdrill::Interface;
 
-use crate::wire::{self, Segment};
+use crate::wire::{Segment, Version};
 
 /// Port of the listener in every test.
 const PORT: u16 = 8080;
@@ -23,6 +24,7 @@ static ENVIRONMENT: Mutex<()> = Mutex::new(());
 /// A stack behind its table. Every call is one of packetdrill's.
 pub(crate) struct Library {
     table: Interface,
+    version: Version,
     _alone: Option<MutexGuard<'static, ()>>,
 }
 
@@ -30,8 +32,13 @@ pub(crate) struct Library {
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Loads the library and makes a stack, with `PD_CTL` naming `control`.
+    /// Loads the library and makes a stack for IPv4, with `PD_CTL` naming `control`.
     pub(crate) fn load(flags: &str, control: Option<&Path>) -> Self {
+        Self::load_for(Version::Ipv4, flags, control)
+    }
+
+    /// Loads the library for packets and sockets of `version`.
+    pub(crate) fn load_for(version: Version, flags: &str, control: Option<&Path>) -> Self {
         type Init = unsafe extern "C" fn(*const c_char, *mut Interface);
         let alone = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
         let test = std::env::current_exe().unwrap();
@@ -52,7 +59,7 @@ impl Library {
             let init = libc::dlsym(library, c"packetdrill_interface_init".as_ptr());
             assert!(!init.is_null(), "the entry point is exported");
             std::mem::transmute::<*mut c_void, Init>(init)(flags.as_ptr(), table.as_mut_ptr());
-            Self { table: table.assume_init(), _alone: Some(alone) }
+            Self { table: table.assume_init(), version, _alone: Some(alone) }
         }
     }
 
@@ -65,29 +72,41 @@ impl Library {
     /// A socket that listens at [`PORT`].
     pub(crate) fn listen(&self) -> c_int {
         let table = &self.table;
-        let mut address = [0u8; 16];
-        address[..2].copy_from_slice(&2u16.to_ne_bytes());
+        let (family, len) = self.sockaddr();
+        let mut address = [0u8; 28];
+        address[..2].copy_from_slice(&u16::try_from(family).unwrap().to_ne_bytes());
         address[2..4].copy_from_slice(&PORT.to_be_bytes());
         // SAFETY: the table's userdata, and an address of the length given.
         unsafe {
-            let fd = (table.socket)(table.userdata, libc::AF_INET, libc::SOCK_STREAM, 0);
+            let fd = (table.socket)(table.userdata, family, libc::SOCK_STREAM, 0);
             assert!(fd >= 0);
             let address = address.as_ptr().cast();
-            assert_eq!((table.bind)(table.userdata, fd, address, 16), 0);
+            assert_eq!((table.bind)(table.userdata, fd, address, len), 0);
             assert_eq!((table.listen)(table.userdata, fd, 5), 0);
             fd
         }
     }
 
+    /// Family of the sockets, and the length of an address.
+    fn sockaddr(&self) -> (c_int, socklen_t) {
+        match self.version {
+            Version::Ipv4 => (libc::AF_INET, 16),
+            Version::Ipv6 | Version::Ipv4Mapped => (libc::AF_INET6, 28),
+        }
+    }
+
     pub(crate) fn accept(&self, listener: c_int) -> c_int {
-        let mut address = [0u8; 16];
-        let mut len = 16;
+        let mut address = [0u8; 28];
+        let mut len = 28;
         // SAFETY: the table's userdata, and room for an address of the length given.
         let fd = unsafe {
             let address = address.as_mut_ptr().cast();
             (self.table.accept)(self.table.userdata, listener, address, &raw mut len)
         };
-        assert_eq!((len, &address[4..8]), (16, &wire::PEER.octets()[..]));
+        let peer = self.version.socket_peer();
+        // The address follows the port, and in an IPv6 structure the flow label.
+        let at = if peer.len() == 4 { 4 } else { 8 };
+        assert_eq!((len, &address[at..at + peer.len()]), (self.sockaddr().1, &peer[..]));
         fd
     }
 
@@ -114,7 +133,7 @@ impl Library {
 
     /// A segment of the peer arrives.
     pub(crate) fn deliver(&self, segment: &Segment) {
-        let packet = segment.to_packet(PORT);
+        let packet = segment.to_packet(self.version, PORT);
         // SAFETY: the table's userdata, and a packet of the length given.
         let sent = unsafe {
             (self.table.netdev_send)(self.table.userdata, packet.as_ptr().cast(), packet.len())
@@ -134,7 +153,7 @@ impl Library {
         assert_eq!(received, 0);
         assert!(len > 0, "a packet within ten seconds");
         assert!(time > 0, "a packet has its time");
-        Segment::from_packet(&buf[..len])
+        Segment::from_packet(self.version, &buf[..len])
     }
 
     pub(crate) fn sleep(&self, time: Duration) {

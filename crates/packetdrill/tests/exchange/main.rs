@@ -10,7 +10,7 @@ mod wire;
 use std::{sync::mpsc, thread, time::Duration};
 
 use library::Library;
-use wire::{ACK, FIN, PSH, SYN, Segment};
+use wire::{ACK, FIN, PSH, SYN, Segment, Version};
 
 /// The first segment of the peer: a SYN with an MSS of 1000 and no other option.
 fn syn() -> Segment {
@@ -41,9 +41,22 @@ fn offers_timestamps(library: &Library, port: u16) -> bool {
 
 #[test]
 fn a_connection_is_made_used_and_closed_in_virtual_time() {
-    let library = Library::load("", None);
+    make_use_and_close(&Library::load("", None));
+}
+
+#[test]
+fn a_connection_over_ipv6_passes_the_same_exchange() {
+    make_use_and_close(&Library::load_for(Version::Ipv6, "mtu=1520", None));
+}
+
+#[test]
+fn an_ipv6_socket_with_an_ipv4_peer_passes_the_same_exchange() {
+    make_use_and_close(&Library::load_for(Version::Ipv4Mapped, "", None));
+}
+
+fn make_use_and_close(library: &Library) {
     let started = library.micros();
-    let (_, connection, iss) = accept(&library);
+    let (_, connection, iss) = accept(library);
 
     library.deliver(&Segment {
         flags: PSH | ACK,

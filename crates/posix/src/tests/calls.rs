@@ -359,6 +359,24 @@ fn fionbio_and_f_setfl_set_the_same_flag() {
 }
 
 #[test]
+fn the_domain_is_that_of_the_socket_and_only_ipv6_sockets_have_options_of_ipv6() {
+    let mut net = Net::new();
+    for (domain, hops) in [(abi::AF_INET, Err(Errno::ENOPROTOOPT)), (abi::AF_INET6, Ok(4))] {
+        let socket = Socket::open(domain, abi::SOCK_STREAM, 0).unwrap();
+        let mut get = |option: SocketOption, room: &mut [u8]| {
+            let number = (option.level(), option.number());
+            socket.getsockopt(&net.host, &mut net.cx, number, room)
+        };
+        let mut value = [0; 4];
+        assert_eq!(get(SocketOption::Domain, &mut value), Ok(4));
+        assert_eq!(i32::from_ne_bytes(value), domain);
+        assert_eq!(get(SocketOption::UnicastHops, &mut value), hops);
+        let set = net.set(&socket, SocketOption::UnicastHops, &9_i32.to_ne_bytes());
+        assert_eq!(set.is_ok(), hops.is_ok());
+    }
+}
+
+#[test]
 fn an_option_is_cut_to_the_room() {
     let mut net = Net::new();
     let socket = net.fresh(false);

@@ -29,9 +29,9 @@ use stack::{
 use tcp::{Flags, Options};
 
 const OTHER_MAC: MacAddr = MacAddr([0x52, 0x51, 0, 0, 0, 9]);
-const STRANGER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
+pub(crate) const STRANGER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
 
-fn rig(settings: &[(&str, &str)]) -> Rig {
+pub(crate) fn rig(settings: &[(&str, &str)]) -> Rig {
     let mut sysctls = Sysctls::default();
     for (name, value) in settings {
         sysctls.set(name, value).expect("a setting");
@@ -39,17 +39,17 @@ fn rig(settings: &[(&str, &str)]) -> Rig {
     Rig::new(RigConfig { ipv6: true, sysctls, ..RigConfig::default() })
 }
 
-fn echo_request(src: Ipv6Addr, dst: Ipv6Addr) -> Vec<u8> {
+pub(crate) fn echo_request(src: Ipv6Addr, dst: Ipv6Addr) -> Vec<u8> {
     let message = IcmpMessage::EchoRequest { id: 7, seq: 1 };
     frame::ipv6(src, dst, protocol::ICMPV6, &frame::icmpv6(src, dst, &message, b"ping"))
 }
 
 /// Delivers an IPv6 packet in a frame to `dst`.
-fn give_to(rig: &mut Rig, dst: MacAddr, packet: &[u8]) {
+pub(crate) fn give_to(rig: &mut Rig, dst: MacAddr, packet: &[u8]) {
     rig.give_frame(&frame::ethernet(dst, PEER_MAC, EtherType::IPV6, packet));
 }
 
-fn solicitation(target: Ipv6Addr, src: Ipv6Addr, mac: Option<MacAddr>) -> Vec<u8> {
+pub(crate) fn solicitation(target: Ipv6Addr, src: Ipv6Addr, mac: Option<MacAddr>) -> Vec<u8> {
     let message = NdpMessage::NeighborSolicitation { target, source_mac: mac };
     ndp_packet(src, ndp::solicited_node(target), &message)
 }
@@ -308,7 +308,8 @@ fn one_destination_gets_an_icmpv6_error_a_second() {
     assert_eq!(errors_for(&mut rig, 20), 6, "a burst");
     rig.pass(Duration::from_secs(1));
     assert_eq!(errors_for(&mut rig, 20), 1);
-    assert_eq!(rig.count(Counter::IcmpOutRateLimitHost), 14 + 19);
+    assert_eq!(rig.count(Counter::Icmp6OutRateLimitHost), 14 + 19);
+    assert_eq!(rig.count(Counter::IcmpOutRateLimitHost), 0, "that of IPv4");
     for _ in 0..20 {
         rig.give(&echo_request(PEER_V6, HOST_V6));
     }
@@ -472,7 +473,11 @@ fn segments_of_a_connection_have_one_flow_label() {
 }
 
 /// A router advertisement of the peer, which is a router for half an hour, with one prefix.
-fn router_advertisement(src: Ipv6Addr, lifetime_s: u16, prefix: Option<&str>) -> Vec<u8> {
+pub(crate) fn router_advertisement(
+    src: Ipv6Addr,
+    lifetime_s: u16,
+    prefix: Option<&str>,
+) -> Vec<u8> {
     let mut message = vec![ndp::ROUTER_ADVERTISEMENT, 0, 0, 0, 64, 0];
     message.extend(lifetime_s.to_be_bytes());
     message.extend([0; 8]);
@@ -508,6 +513,7 @@ fn a_router_gives_an_address_and_a_default_route() {
         ip.dst == IpAddr::V6(ndp::ALL_ROUTERS)
     });
     assert_eq!(asked.count(), 3);
+    assert_eq!(rig.count(Counter::Icmp6OutRouterSolicits), 3);
     let outside: SocketAddr = "[2001:db8:ffff::9]:80".parse().unwrap();
     let connect = |rig: &mut Rig| {
         let host = rig.host();

@@ -10,6 +10,8 @@ mod arp_strict;
 #[cfg(test)]
 mod attacks;
 #[cfg(test)]
+mod autoconf;
+#[cfg(test)]
 mod connect;
 #[cfg(test)]
 mod core;
@@ -28,6 +30,10 @@ mod ip_input;
 #[cfg(test)]
 mod ipv6;
 #[cfg(test)]
+mod ipv6_counters;
+#[cfg(test)]
+mod ipv6_fields;
+#[cfg(test)]
 mod listener;
 #[cfg(test)]
 mod neighbors;
@@ -37,6 +43,8 @@ mod path_mtu;
 mod ping;
 #[cfg(test)]
 mod ports;
+#[cfg(test)]
+mod redirects;
 #[cfg(test)]
 mod rp_filter;
 #[cfg(test)]

@@ -292,6 +292,26 @@ fn an_echo_wider_than_the_path_back_is_answered_in_fragments() {
 }
 
 #[test]
+fn an_echo_without_memory_for_its_fragments_is_counted() {
+    let config = RigConfig { memory_bytes: 1 << 20, ..RigConfig::default() };
+    let mut transfer = Transfer::over(config);
+    transfer.send(14_600);
+    transfer.largest_sent();
+    transfer.too_big(600, 1460);
+    assert_eq!(transfer.largest_sent(), 560);
+    let request = frame::icmp(&IcmpMessage::EchoRequest { id: 1, seq: 1 }, &[7; 1000]);
+    let request = Ipv4::new(PEER_IP, HOST_IP, protocol::ICMP).with(&request);
+    let request = transfer.rig.framed(&request);
+    transfer.rig.queue(&request);
+    let held: Vec<_> = std::iter::from_fn(|| transfer.rig.world.cx.pool.alloc()).collect();
+    transfer.rig.settle();
+    assert_eq!(transfer.rig.count(Counter::IpFragFails), 1);
+    assert_eq!(transfer.rig.count(Counter::IpFragCreates), 0);
+    drop(held);
+    transfer.finish();
+}
+
+#[test]
 fn a_backlog_has_room_for_two_receive_buffers() {
     let mut rig = Rig::new(RigConfig::default());
     let listener = rig.listen(80, 8);

@@ -430,7 +430,7 @@ fn a_packet_too_big_over_ipv6_is_learned_unless_it_is_forged() {
     let host = rig.host();
     let socket = bind(&mut rig, HOST_V6, 54);
     connect(&mut rig, &socket, at(PEER_V6, 1000)).expect("a route");
-    set(&mut rig, &socket, SocketOption::MtuDiscover, 2);
+    set(&mut rig, &socket, SocketOption::MtuDiscoverV6, 2);
     send(&mut rig, &socket, &SendMessage::new(&[0; 1452])).expect("it fits");
     assert_eq!(send(&mut rig, &socket, &SendMessage::new(&[0; 1453])), Err(Errno::EMSGSIZE));
     // RFC 8201 §4: every link carries 1,280 bytes. RFC 5927 §7.2: the quoted packet exceeds the

@@ -132,6 +132,7 @@ tcp::counters! {
     Icmp6OutMsgs: "ICMPv6 messages sent.",
     Icmp6OutErrors: "ICMPv6 messages not sent for lack of memory or a route.",
     Icmp6InCsumErrors: "ICMPv6 messages received with a bad checksum.",
+    Icmp6OutRateLimitHost: "ICMPv6 messages not sent because of the rate limit of their destination.",
     Icmp6InDestUnreachs: "ICMPv6 Destination Unreachable messages received.",
     Icmp6InPktTooBigs: "ICMPv6 Packet Too Big messages received.",
     Icmp6InTimeExcds: "ICMPv6 Time Exceeded messages received.",
@@ -139,10 +140,14 @@ tcp::counters! {
     Icmp6InEchos: "ICMPv6 echo requests received.",
     Icmp6InEchoReplies: "ICMPv6 echo replies received.",
     Icmp6InGroupMembQueries: "MLD queries of multicast routers received.",
+    Icmp6InGroupMembResponses: "MLDv1 reports of other hosts received.",
+    Icmp6InGroupMembReductions: "MLDv1 Done messages of other hosts received.",
+    Icmp6InRouterSolicits: "Router solicitations received.",
     Icmp6InRouterAdvertisements: "Router advertisements received.",
     Icmp6InNeighborSolicits: "Neighbor solicitations received.",
     Icmp6InNeighborAdvertisements: "Neighbor advertisements received.",
     Icmp6InRedirects: "ICMPv6 redirects received.",
+    Icmp6InMLDv2Reports: "MLDv2 reports of other hosts received.",
     Icmp6OutDestUnreachs: "ICMPv6 Destination Unreachable messages sent.",
     Icmp6OutTimeExcds: "ICMPv6 Time Exceeded messages sent: reassemblies that timed out.",
     Icmp6OutParmProblems: "ICMPv6 Parameter Problem messages sent.",
@@ -299,7 +304,8 @@ tcp::counters! {
     NeighTableFulls: "Neighbors refused because the table was full.",
 }
 
-/// Rows of Linux's `Ip`, `Icmp` and `IpExt` groups that are not counted, with the reason.
+/// Rows of Linux's `Ip`, `Icmp`, `IpExt`, `Ip6` and `Icmp6` groups that are not counted, with the
+/// reason.
 pub const NOT_COUNTED: &[(&str, &str)] = &[
     ("IpForwarding", "the setting `ip_forward`, not a counter"),
     ("IpDefaultTTL", "the setting `ip_default_ttl`, not a counter"),
@@ -314,6 +320,14 @@ pub const NOT_COUNTED: &[(&str, &str)] = &[
     ),
     ("IcmpOutAddrMasks", "deprecated (RFC 6918)"),
     ("IcmpOutAddrMaskReps", "deprecated (RFC 6918)"),
+    ("Ip6InTooBigErrors", "a host forwards no packets"),
+    ("Ip6OutForwDatagrams", "a host forwards no packets"),
+    ("Ip6InBcastOctets", "IPv6 has no broadcast"),
+    ("Ip6OutBcastOctets", "IPv6 has no broadcast"),
+    ("Icmp6OutPktTooBigs", "only routers send them"),
+    ("Icmp6OutGroupMembQueries", "only routers send them"),
+    ("Icmp6OutRouterAdvertisements", "only routers send them"),
+    ("Icmp6OutRedirects", "only routers send them"),
 ];
 
 impl Counter {
@@ -349,9 +363,11 @@ impl Counter {
             Self::IpExtInNoRoutes => Self::Ip6InNoRoutes,
             Self::IpExtInTruncatedPkts => Self::Ip6InTruncatedPkts,
             Self::IpExtInMcastPkts => Self::Ip6InMcastPkts,
+            Self::IpExtOutMcastPkts => Self::Ip6OutMcastPkts,
             Self::IpExtInOctets => Self::Ip6InOctets,
             Self::IpExtOutOctets => Self::Ip6OutOctets,
             Self::IpExtInMcastOctets => Self::Ip6InMcastOctets,
+            Self::IpExtOutMcastOctets => Self::Ip6OutMcastOctets,
             Self::IpExtInNoECTPkts => Self::Ip6InNoECTPkts,
             Self::IpExtInECT1Pkts => Self::Ip6InECT1Pkts,
             Self::IpExtInECT0Pkts => Self::Ip6InECT0Pkts,
@@ -361,6 +377,7 @@ impl Counter {
             Self::IcmpInCsumErrors => Self::Icmp6InCsumErrors,
             Self::IcmpOutMsgs => Self::Icmp6OutMsgs,
             Self::IcmpOutErrors => Self::Icmp6OutErrors,
+            Self::IcmpOutRateLimitHost => Self::Icmp6OutRateLimitHost,
             Self::UdpInDatagrams => Self::Udp6InDatagrams,
             Self::UdpNoPorts => Self::Udp6NoPorts,
             Self::UdpInErrors => Self::Udp6InErrors,
@@ -370,8 +387,6 @@ impl Counter {
             Self::UdpInCsumErrors => Self::Udp6InCsumErrors,
             Self::UdpIgnoredMulti => Self::Udp6IgnoredMulti,
             Self::UdpMemErrors => Self::Udp6MemErrors,
-            Self::IpExtOutMcastPkts => Self::Ip6OutMcastPkts,
-            Self::IpExtOutMcastOctets => Self::Ip6OutMcastOctets,
             other => other,
         }
     }

@@ -1,5 +1,6 @@
 //! Interface identifiers of IPv6 addresses that a host forms itself (RFC 7217): stable for a prefix
-//! and a device, different for each prefix, and not derived from the link address.
+//! and a device, different for each prefix, and not derived from the link address; and random ones
+//! (RFC 8981).
 //!
 //! Linux: `ipv6_generate_stable_address`, `addr_gen_mode` 2.
 
@@ -29,6 +30,17 @@ pub(crate) fn stable_address(
             return Ipv6Addr::from_bits(network | u128::from(identifier));
         }
         skipped = skipped.wrapping_add(1);
+    }
+}
+
+/// Returns an address in the /64 of `prefix` with a random interface identifier (RFC 8981 §3.3.1).
+pub(crate) fn random_address(prefix: Ipv6Addr, mut random: impl FnMut() -> u64) -> Ipv6Addr {
+    let network = prefix.to_bits() & (!0 << 64);
+    loop {
+        let identifier = random();
+        if !is_reserved(identifier) {
+            return Ipv6Addr::from_bits(network | u128::from(identifier));
+        }
     }
 }
 

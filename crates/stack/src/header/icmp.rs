@@ -99,6 +99,14 @@ pub enum IcmpMessage {
         /// Offset of the faulty byte in the quoted packet.
         pointer: u32,
     },
+    /// Advice of a router, for IPv4, to use another next hop for the destination of a packet of
+    /// this host. That of IPv6 is a message of neighbor discovery.
+    Redirect {
+        /// Code, as on the wire: 1 for a host; 0, 2 and 3 mean the same (RFC 1122 §3.2.2.2).
+        code: u8,
+        /// Address of the better router.
+        gateway: Ipv4Addr,
+    },
     /// Message of a type that this host does not handle.
     Other {
         /// Type, as on the wire.
@@ -162,6 +170,7 @@ impl IcmpMessage {
             (false, v6::PARAMETER_PROBLEM) if code == v6::UNKNOWN_PROTOCOL => {
                 Self::Unreachable(Unreachable::Protocol)
             }
+            (true, v4::REDIRECT) => Self::Redirect { code, gateway: Ipv4Addr::from_bits(word) },
             (true, v4::PARAMETER_PROBLEM) => Self::ParameterProblem { code, pointer: u32::from(a) },
             (false, v6::PARAMETER_PROBLEM) => Self::ParameterProblem { code, pointer: word },
             _ => Self::Other { kind },
@@ -191,6 +200,7 @@ impl IcmpMessage {
                 (v4::PARAMETER_PROBLEM, code, pointer.min(0xff) << 24)
             }
             Self::ParameterProblem { code, pointer } => (v6::PARAMETER_PROBLEM, code, pointer),
+            Self::Redirect { code, gateway } => (v4::REDIRECT, code, gateway.to_bits()),
             Self::Other { kind } => (kind, 0, 0),
         };
         let [a, b, c, d] = word.to_be_bytes();
@@ -267,6 +277,10 @@ pub const fn in_counter<const V4: bool>(kind: u8) -> Option<Counter> {
         (false, v6::ECHO_REQUEST) => Counter::Icmp6InEchos,
         (false, v6::ECHO_REPLY) => Counter::Icmp6InEchoReplies,
         (false, MLD_QUERY) => Counter::Icmp6InGroupMembQueries,
+        (false, MLD_REPORT) => Counter::Icmp6InGroupMembResponses,
+        (false, MLD_DONE) => Counter::Icmp6InGroupMembReductions,
+        (false, MLD_V2_REPORT) => Counter::Icmp6InMLDv2Reports,
+        (false, ndp::ROUTER_SOLICITATION) => Counter::Icmp6InRouterSolicits,
         (false, ndp::ROUTER_ADVERTISEMENT) => Counter::Icmp6InRouterAdvertisements,
         (false, ndp::NEIGHBOR_SOLICITATION) => Counter::Icmp6InNeighborSolicits,
         (false, ndp::NEIGHBOR_ADVERTISEMENT) => Counter::Icmp6InNeighborAdvertisements,

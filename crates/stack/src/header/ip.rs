@@ -370,12 +370,7 @@ impl IpHeader {
         match (V4, self.src, self.dst) {
             (true, IpAddr::V4(src), IpAddr::V4(dst)) => self.emit_v4(src, dst, bytes),
             (false, IpAddr::V6(src), IpAddr::V6(dst)) => self.emit_v6(src, dst, bytes),
-            _ => {
-                panic!(
-                    "addresses {} and {} are not of the version that is written",
-                    self.src, self.dst
-                )
-            }
+            _ => refuse_to_emit(self.src, self.dst),
         }
     }
 
@@ -402,6 +397,7 @@ impl IpHeader {
         bytes[..IPV4_HEADER_LEN].copy_from_slice(wire.as_bytes());
     }
 
+    #[inline]
     fn emit_v6(&self, src: Ipv6Addr, dst: Ipv6Addr, bytes: &mut [u8]) {
         let wire = Ipv6Header {
             version_class_flow: U32::new(
@@ -415,6 +411,14 @@ impl IpHeader {
         };
         bytes[..IPV6_HEADER_LEN].copy_from_slice(wire.as_bytes());
     }
+}
+
+/// Panics, because the addresses of a header are not of the version that is written. It takes the
+/// addresses by value: a reference to them would keep the whole header in memory in the callers.
+#[cold]
+#[inline(never)]
+fn refuse_to_emit(src: IpAddr, dst: IpAddr) -> ! {
+    panic!("addresses {src} and {dst} are not of the version that is written")
 }
 
 /// Turns the header at the start of `bytes`, without options, into one with the option Router Alert

@@ -9,7 +9,7 @@
 //!
 //! Not here: rules about addresses, hop limit and settings (`receive::ndp_input`).
 
-use std::net::Ipv6Addr;
+use std::{net::Ipv6Addr, string::String, vec::Vec};
 
 use arrayvec::ArrayVec;
 use pkt::DropReason;
@@ -39,6 +39,14 @@ pub const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 /// Largest number of prefixes read from one router advertisement.
 pub const PREFIXES_MAX: usize = 6;
 
+/// Largest number of DNS servers and of search domains read from one router advertisement
+/// (RFC 8106 §5.3.1 asks for at least three).
+pub const SERVERS_MAX: usize = 4;
+const DOMAINS_MAX: usize = 4;
+
+/// Longest domain name in text (RFC 1035 §2.3.4).
+const DOMAIN_LEN_MAX: usize = 253;
+
 /// Length of the longest message that this host writes: a target and one link-layer address.
 pub const MESSAGE_LEN_MAX: usize = 32;
 
@@ -46,6 +54,8 @@ const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
 const PREFIX_INFORMATION: u8 = 3;
 const MTU: u8 = 5;
+const RECURSIVE_DNS_SERVER: u8 = 25;
+const DNS_SEARCH_LIST: u8 = 31;
 
 /// Flags of a neighbor advertisement, in byte 4.
 const ROUTER: u8 = 0x80;
@@ -98,7 +108,7 @@ pub enum NdpMessage {
 }
 
 /// Content of a router advertisement.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouterAdvertisement {
     /// Hop limit of the link; 0 if the router specifies none.
     pub hop_limit: u8,
@@ -111,6 +121,10 @@ pub struct RouterAdvertisement {
     pub mtu: Option<u32>,
     /// Prefixes of the link.
     pub prefixes: ArrayVec<PrefixInfo, PREFIXES_MAX>,
+    /// DNS servers with their lifetimes in seconds; all ones is forever (RFC 8106 §5.1).
+    pub servers: ArrayVec<(Ipv6Addr, u32), SERVERS_MAX>,
+    /// Search domains with their lifetimes in seconds (RFC 8106 §5.2).
+    pub domains: Vec<(String, u32)>,
 }
 
 /// Prefix of a link (RFC 4861 §4.6.2).
@@ -242,6 +256,8 @@ fn parse_router(bytes: &[u8]) -> Result<NdpMessage, DropReason> {
         source_mac: options.source_mac,
         mtu: options.mtu,
         prefixes: options.prefixes,
+        servers: options.servers,
+        domains: options.domains,
     }))
 }
 
@@ -252,6 +268,8 @@ struct Options {
     target_mac: Option<MacAddr>,
     mtu: Option<u32>,
     prefixes: ArrayVec<PrefixInfo, PREFIXES_MAX>,
+    servers: ArrayVec<(Ipv6Addr, u32), SERVERS_MAX>,
+    domains: Vec<(String, u32)>,
 }
 
 impl Options {
@@ -284,8 +302,47 @@ impl Options {
                     let _ = self.prefixes.try_push(prefix);
                 }
             }
+            RECURSIVE_DNS_SERVER => {
+                let lifetime_s = word(option, 4).unwrap_or_default();
+                for ip in option.get(8..).unwrap_or_default().as_chunks::<16>().0 {
+                    let _ = self.servers.try_push((Ipv6Addr::from(*ip), lifetime_s));
+                }
+            }
+            DNS_SEARCH_LIST => {
+                let lifetime_s = word(option, 4).unwrap_or_default();
+                let mut names = option.get(8..).unwrap_or_default();
+                while let Some(domain) = take_domain(&mut names)
+                    && self.domains.len() < DOMAINS_MAX
+                {
+                    self.domains.push((domain, lifetime_s));
+                }
+            }
             _ => {}
         }
+    }
+}
+
+/// Takes a domain name in the format of DNS without compression (RFC 1035 §3.1) from the start of
+/// `bytes`. `None` at the end, which zeros fill, and for a name that is no host name.
+fn take_domain(bytes: &mut &[u8]) -> Option<String> {
+    let mut name = String::new();
+    loop {
+        let (&len, rest) = bytes.split_first()?;
+        if len == 0 {
+            *bytes = rest;
+            return (!name.is_empty()).then_some(name);
+        }
+        // A longer label would be a compressed name.
+        let (label, rest) = rest.split_at_checked(len.into()).filter(|_| len <= 63)?;
+        let is_host = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if !label.iter().all(is_host) || name.len() + label.len() >= DOMAIN_LEN_MAX {
+            return None;
+        }
+        if !name.is_empty() {
+            name.push('.');
+        }
+        name.extend(label.iter().map(|&byte| char::from(byte).to_ascii_lowercase()));
+        *bytes = rest;
     }
 }
 
@@ -388,6 +445,36 @@ mod tests {
             preferred_s: 1,
         };
         assert_eq!(read.prefixes.as_slice(), [prefix; PREFIXES_MAX]);
+    }
+
+    /// RFC 8106 §5.
+    #[test]
+    fn dns_servers_and_search_domains_are_read() {
+        let head = [ROUTER_ADVERTISEMENT, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let read = |options: &[u8]| match NdpMessage::parse(&[&head, options].concat()) {
+            Ok(NdpMessage::RouterAdvertisement(told)) => (told.servers, told.domains),
+            other => panic!("{other:?}"),
+        };
+        let mut option = vec![RECURSIVE_DNS_SERVER, 5, 0, 0, 0, 0, 1, 0];
+        option.extend(ip("2001:db8::53").octets());
+        option.extend(ip("fe80::53").octets());
+        let (servers, _) = read(&option);
+        assert_eq!(servers.as_slice(), [(ip("2001:db8::53"), 256), (ip("fe80::53"), 256)]);
+        let (servers, _) = read(&option.repeat(3));
+        assert_eq!(servers.len(), SERVERS_MAX, "the number is bounded");
+        let domains = |names: &[u8]| {
+            let mut option = [&[DNS_SEARCH_LIST, 0, 0, 0, 0, 0, 0, 9], names].concat();
+            option.resize(option.len().next_multiple_of(8), 0);
+            option[1] = u8::try_from(option.len() / 8).unwrap();
+            read(&option).1.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        assert_eq!(domains(b"\x07Example\x03net\x00\x01a\x00"), ["example.net", "a"]);
+        for bad in [&b"\x01.\x00"[..], b"\xc0\x00\x00", b"\x3fshort", b"\x02a\n\x00"] {
+            assert_eq!(domains(bad), [""; 0], "{bad:02x?}");
+        }
+        let long = [b"\x3f".as_slice(), &[b'a'; 63]].concat().repeat(4);
+        assert_eq!(domains(&[&long[..], b"\x00"].concat()), [""; 0]);
+        assert_eq!(domains(&b"\x01a\x00".repeat(9)).len(), DOMAINS_MAX);
     }
 
     #[test]

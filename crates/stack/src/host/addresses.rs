@@ -74,7 +74,7 @@ impl Host {
         self.change_device_routes(|routes| routes.remove_address(device, address));
         let entered = cx.enter(self);
         // After the routes: a cached route entry that refers to such a neighbor is stale by now.
-        self.neighbors.source_gone(cx, device, address);
+        self.neighbors.of(address).source_gone(cx, device, address);
         cx.do_softirq();
         cx.leave(entered);
         Ok(())

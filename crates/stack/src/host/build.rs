@@ -47,7 +47,7 @@ use crate::{
     },
     sysctl::{Present, Sysctls},
     transmit::{
-        dst::RouteGeneration, ident::IpIds, neighbor::table::NeighborTable, tx_queue::DeviceTx,
+        dst::RouteGeneration, ident::IpIds, neighbor::tables::NeighborTables, tx_queue::DeviceTx,
     },
 };
 
@@ -87,10 +87,10 @@ impl Host {
                 routes: RouteTable::new(&memory.rcu, fib, generation),
                 dst_layout: config.sysctls.dst_layout,
                 exceptions: Exceptions::new(&memory.rcu, secrets.exceptions),
-                neighbors: NeighborTable::new(
-                    config.sysctls.neigh.clone(),
-                    Weak::<Net>::clone(this),
-                    tx.clone(),
+                neighbors: NeighborTables::new(
+                    &config.sysctls,
+                    &(Weak::<Net>::clone(this) as _),
+                    &tx,
                     config.cores,
                 ),
                 output_routes: OutputRoutes::new(&memory.rcu, config.cores),

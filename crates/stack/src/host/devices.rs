@@ -64,6 +64,7 @@ impl Host {
                 self.tx(index).follow_superframe_max();
                 self.change_device_routes(|routes| routes.device_up(index));
                 self.announce_addresses_of(cx, index);
+                self.on_autoconf_device_up(cx, index);
             } else {
                 self.take_down(cx, index, device);
             }
@@ -99,6 +100,7 @@ impl Host {
             self.take_down(cx, index, device);
         }
         self.change_device_routes(|routes| routes.device_gone(index));
+        self.on_autoconf_device_gone(index);
         self.set_admin_state(cx, index, AdminState::Gone);
         device.set_gone();
         drop(changes);
@@ -148,6 +150,7 @@ impl Host {
     fn take_down(&self, cx: &mut Cx, index: DeviceIndex, device: &Attached) {
         device.set_up(false);
         self.change_device_routes(|routes| routes.device_down(index));
+        self.on_autoconf_device_down(index);
         self.set_admin_state(cx, index, AdminState::Down);
         self.tx(index).purge(cx);
         self.neighbors.device_down(cx, index);

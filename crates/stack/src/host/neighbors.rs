@@ -56,7 +56,7 @@ impl Host {
             request_source(fib, device, address)
         };
         let entered = cx.enter(self);
-        self.neighbors.set_permanent(cx, Key { device, ip: address }, source, mac);
+        self.neighbors.of(address).set_permanent(cx, Key { device, ip: address }, source, mac);
         cx.do_softirq();
         cx.leave(entered);
         Ok(())
@@ -76,7 +76,7 @@ impl Host {
     ) -> Result<(), ConfigError> {
         self.check_device(device)?;
         let entered = cx.enter(self);
-        let was_known = self.neighbors.delete(cx, Key { device, ip: address });
+        let was_known = self.neighbors.of(address).delete(cx, Key { device, ip: address });
         cx.do_softirq();
         cx.leave(entered);
         let error = || ConfigError::missing("neighbor", address, "no such neighbor");
@@ -131,7 +131,7 @@ fn request_source(fib: &Fib, device: DeviceIndex, address: IpAddr) -> IpAddr {
     let route = fib.lookup(address).filter(|route| route.device == device);
     route
         .and_then(|route| route.prefsrc)
-        .or_else(|| source_address::select(fib, device, address))
+        .or_else(|| source_address::select(fib, device, address, false))
         .unwrap_or(match address {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

@@ -128,6 +128,6 @@ impl Treatment {
         };
         let may_create = self.answers.then_some(IpAddr::V4(arp.target_ip));
         let sender = IpAddr::V4(arp.sender_ip);
-        rx.net.neighbor_table().learn(rx.cx, device, sender, advertisement, may_create);
+        rx.net.neighbor_table(sender).learn(rx.cx, device, sender, advertisement, may_create);
     }
 }

@@ -42,6 +42,7 @@ use crate::{
     },
     route::{exception::plateau_below, fib::MTU_MIN_V6},
     socket::{
+        RouterAdvice,
         datagram::{ErrorOrigin, QueuedError, SocketKind, report::kind_of},
         demux::Entry,
         net::{IcmpLimits, Net},
@@ -83,6 +84,9 @@ pub(super) fn input<const V4: bool>(
     match message {
         IcmpMessage::EchoRequest { .. } => echo_reply::<V4>(rx, header, packet),
         message if message.is_error() => report::<V4>(rx, header.src, message, packet),
+        IcmpMessage::Redirect { code: 0..=3, gateway } => {
+            redirect(rx, header.src, IpAddr::V4(gateway), packet)
+        }
         IcmpMessage::EchoReply { id, .. } => to_ping_socket(rx, header, id, packet),
         _ if !V4 && matches!(kind, MLD_QUERY..=MLD_DONE | MLD_V2_REPORT) => {
             group_query::mld(rx, header, packet)
@@ -273,6 +277,55 @@ fn report<const V4: bool>(
             cx.count(Counter::IcmpInErrors.of::<V4>(), 1);
             return Verdict::Drop(DropReason::IcmpNoSocket, packet);
         }
+    }
+    cx.pool.free(packet);
+    Verdict::Consumed
+}
+
+/// Passes an IPv4 redirect to the connection of the quoted packet, which validates it, or applies
+/// it if it quotes a datagram or an echo request of an open socket. RFC 1122 §3.2.2.2; Linux: `icmp_redirect`.
+fn redirect(rx: &mut Rx<'_, '_>, router: IpAddr, gateway: IpAddr, mut packet: Packet) -> Verdict {
+    let (net, cx) = (rx.net, &mut *rx.cx);
+    if !cx.sysctls().accept_redirects {
+        return Verdict::Drop(DropReason::IcmpRedirectIgnored, packet);
+    }
+    let want = packet.len().min(ICMP_HEADER_LEN + 60 + 8);
+    if !packet.require_linear(want) {
+        return Verdict::Drop(DropReason::IcmpMalformed, packet);
+    }
+    let quote = match Quote::parse::<true>(&packet.linear()[ICMP_HEADER_LEN..]) {
+        Ok(quote) => quote,
+        Err(reason) => {
+            cx.count(Counter::IcmpInErrors, 1);
+            return Verdict::Drop(reason, packet);
+        }
+    };
+    // An echo reply has no socket, and port 0 is that of none.
+    let (src_port, dst_port) = quote.socket_ports().unwrap_or_default();
+    let tuple = FourTuple {
+        local: SocketAddr::new(quote.src, src_port),
+        remote: SocketAddr::new(quote.dst, dst_port),
+    };
+    let hash = net.demux().hash(&tuple);
+    let device = DeviceIndex(packet.meta().rx_device);
+    let advice = RouterAdvice { device, router, gateway };
+    let is_known = match (quote.protocol, kind_of(quote.protocol)) {
+        (protocol::TCP, _) => match net.demux().established(hash, &tuple, rx.rcu) {
+            Some(Entry::Stream(socket)) => {
+                socket.redirect(net, cx, advice, SeqNum(quote.tcp_seq()));
+                true
+            }
+            _ => false,
+        },
+        (_, Some(kind)) => {
+            net.has_datagram_socket(cx, kind, hash, &tuple, rx.rcu)
+                && net.redirect(cx, device, (router, quote.dst, gateway))
+        }
+        _ => false,
+    };
+    if !is_known {
+        cx.count(Counter::IcmpInErrors, 1);
+        return Verdict::Drop(DropReason::IcmpNoSocket, packet);
     }
     cx.pool.free(packet);
     Verdict::Consumed
@@ -497,7 +550,7 @@ fn may_send<const V4: bool>(net: &Net, cx: &mut Cx, kind: u8, to: IpAddr) -> boo
     let hash = net.demux().hash(&FourTuple { local: end, remote: end });
     let allowed = net.icmp_limiter().allow_to(hash, cx.now, interval);
     if !allowed {
-        cx.count(Counter::IcmpOutRateLimitHost, 1);
+        cx.count(Counter::IcmpOutRateLimitHost.of::<V4>(), 1);
     }
     allowed
 }

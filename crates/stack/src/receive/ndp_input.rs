@@ -84,11 +84,11 @@ fn handle(
             advertisement(rx, envelope, target, target_mac, (solicited, change))
         }
         NdpMessage::RouterAdvertisement(ref ra) => router(rx, envelope, ra),
-        // A host ignores solicitations of routers (RFC 4861 §6.2.6). Redirects are ignored, too:
-        // they are useless to a host behind one router.
-        NdpMessage::RouterSolicitation { .. } | NdpMessage::Redirect { .. } => {
-            Err(DropReason::NdpIgnored)
+        NdpMessage::Redirect { target, destination, target_mac } => {
+            redirect(rx, envelope, target, destination, target_mac)
         }
+        // A host ignores solicitations of routers (RFC 4861 §6.2.6).
+        NdpMessage::RouterSolicitation { .. } => Err(DropReason::NdpIgnored),
     }
 }
 
@@ -124,7 +124,7 @@ fn solicitation(
         check_sender(rx, src)?;
         let update = Advertisement { mac, solicited: false, change: LinkChange::AtOnce };
         let source = Some(IpAddr::V6(target));
-        net.neighbor_table().learn(rx.cx, device, IpAddr::V6(src), update, source);
+        net.neighbor_table(IpAddr::V6(src)).learn(rx.cx, device, IpAddr::V6(src), update, source);
     }
     let message = NdpMessage::NeighborAdvertisement {
         target,
@@ -139,7 +139,7 @@ fn solicitation(
         // goes to the address in the neighbor table, or is not sent. Only a sender that already
         // knows our link address may leave its own out, so that sender is normally in the table.
         false => {
-            let known = net.neighbor_table().link_address(device, IpAddr::V6(src));
+            let known = net.neighbor_table(IpAddr::V6(src)).link_address(device, IpAddr::V6(src));
             let Some(mac) = source_mac.or(known) else { return Err(DropReason::NdpInvalid) };
             NdpEnds { src: target, dst: src, mac: Some(mac) }
         }
@@ -164,12 +164,12 @@ fn advertisement(
     let mac = target_mac.unwrap_or(MacAddr::UNSPECIFIED);
     net.check_conflict(rx.cx, device, AddressUse { address, mac, probes: false });
     check_sender(rx, target)?;
-    let known = || net.neighbor_table().link_address(device, address);
+    let known = || net.neighbor_table(address).link_address(device, address);
     // If the message has no target link address, the link address in the neighbor table is
     // confirmed.
     if let Some(mac) = target_mac.or_else(known) {
         let update = Advertisement { mac, solicited, change };
-        net.neighbor_table().learn(rx.cx, device, address, update, None);
+        net.neighbor_table(address).learn(rx.cx, device, address, update, None);
     }
     Ok(())
 }
@@ -192,9 +192,50 @@ fn router(
     };
     if let Some(mac) = ra.source_mac {
         let update = Advertisement { mac, solicited: false, change: LinkChange::AtOnce };
-        net.neighbor_table().learn(rx.cx, device, IpAddr::V6(src), update, Some(own));
+        net.neighbor_table(IpAddr::V6(src)).learn(
+            rx.cx,
+            device,
+            IpAddr::V6(src),
+            update,
+            Some(own),
+        );
     }
     net.on_router(rx.cx, device, src, ra);
+    Ok(())
+}
+
+/// Handles a redirect: RFC 4861 §8.1 and §8.3. `target` is another router, or the destination
+/// itself, which is on the link then.
+fn redirect(
+    rx: &mut Rx<'_, '_>,
+    envelope: &Envelope,
+    target: Ipv6Addr,
+    destination: Ipv6Addr,
+    target_mac: Option<MacAddr>,
+) -> Result<(), DropReason> {
+    let Envelope { device, src, dst } = *envelope;
+    let is_next_hop = target == destination || target.is_unicast_link_local();
+    if !src.is_unicast_link_local()
+        || dst.is_multicast()
+        || destination.is_multicast()
+        || !is_next_hop
+    {
+        return Err(DropReason::NdpInvalid);
+    }
+    check_sender(rx, src)?;
+    check_sender(rx, target)?;
+    if !rx.cx.sysctls().ip6_accept_redirects {
+        return Err(DropReason::NdpIgnored);
+    }
+    let [router, remote, to] = [src, destination, target].map(IpAddr::V6);
+    if !rx.net.redirect(rx.cx, device, (router, remote, to)) {
+        return Err(DropReason::NdpInvalid);
+    }
+    if let Some(mac) = target_mac {
+        let told = Advertisement { mac, solicited: false, change: LinkChange::AtOnce };
+        let source = rx.net.fib(rx.rcu).addresses_on(device).find(|ip| is_link_local(*ip));
+        rx.net.neighbor_table(to).learn(rx.cx, device, to, told, source.or(Some(IpAddr::V6(dst))));
+    }
     Ok(())
 }
 

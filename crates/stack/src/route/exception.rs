@@ -1,23 +1,24 @@
-//! Path MTU exceptions: path MTUs of single destinations, learned from ICMP errors. They override
-//! the MTU of the route.
+//! Exceptions of single destinations, learned from ICMP: path MTUs, which override the MTU of the
+//! route, and redirects, which override its next hop.
 //!
 //! Above: `Router::hop` applies the exceptions to the routes that it looks up; connections and
-//! `receive::icmp_input` (for datagrams) pass reports that they have validated. RFC 1191 §6.3,
-//! RFC 8201 §4; Linux: `struct fib_nh_exception`, `update_or_create_fnhe`.
+//! `receive::icmp_input` (for datagrams) pass reports that they have validated, `Router::redirect`
+//! redirects. RFC 1191 §6.3, RFC 8201 §4, RFC 1122 §3.2.2.2, RFC 4861 §8.3; Linux: `struct
+//! fib_nh_exception`, `update_or_create_fnhe`.
 //!
 //! A destination for which a smaller path MTU is reported gets an exception for `route.mtu_expires`
-//! (600 s); afterwards the MTU of the route is tried again. A keyed hash selects the bucket. A
-//! bucket holds at most five exceptions, and the one that expires first is replaced. So a flood of
-//! reports costs memory for at most 1,280 destinations. Each report needs a connection that
-//! validates it, or a datagram socket that could have sent the quoted datagram.
+//! (600 s); afterwards the MTU of the route is tried again. A redirect lasts [`REDIRECT_LIFETIME`].
+//! A keyed hash selects the bucket. A bucket holds at most five exceptions, and the one that
+//! expires first is replaced. So a flood of reports costs memory for at most 1,280 destinations.
+//! Each report needs a connection that validates it, or a datagram socket that could have sent the
+//! quoted datagram.
 //!
 //! A socket does not read the exceptions for each packet. It caches the generation of the bucket,
 //! which every change of the bucket increments, and compares both by one load of a rarely written
 //! cache line. After a change, all sockets whose destinations are in the bucket look their routes
 //! up again.
 //!
-//! Not here: the validation of reports. Not implemented: redirects, which are useless to a host
-//! behind one router.
+//! Not here: the validation of reports.
 
 use std::{
     boxed::Box,
@@ -46,17 +47,62 @@ const BUCKETS: usize = if cfg!(fuzzing) { 4 } else { 256 };
 /// Maximum entries per bucket. Linux: FNHE_RECLAIM_DEPTH.
 const DEPTH: usize = 5;
 
-/// Path MTU of one destination.
+/// Time after which a redirect expires, so that the router of the route is asked again. Linux:
+/// `route.gc_timeout`.
+const REDIRECT_LIFETIME: Duration = Duration::from_secs(300);
+
+/// `mtu` of an exception without a path MTU.
+const NO_PATH_MTU: u32 = u32::MAX;
+
+/// Better next hop of one destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Redirect {
+    /// Next hop of the route, which the redirect replaces. The redirect has no effect on a route
+    /// with another next hop.
+    from: IpAddr,
+    to: IpAddr,
+    expires: Instant,
+}
+
+impl Redirect {
+    /// Returns the next hop in place of `next_hop`, that of the route.
+    fn apply(self, next_hop: IpAddr) -> IpAddr {
+        if self.from == next_hop { self.to } else { next_hop }
+    }
+}
+
+/// Path MTU or better next hop of one destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exception {
     remote: IpAddr,
-    /// Largest IP packet in bytes.
+    /// Largest IP packet in bytes; `u32::MAX` if no path MTU was reported.
     pub(crate) mtu: u32,
     /// True if the reported MTU was below `route.min_pmtu`. Packets are then sent without DF, so
     /// that a router can fragment them (Linux: `fnhe_mtu_locked`).
     pub(crate) locked: bool,
-    /// Time at which the exception expires.
+    /// Better next hop.
+    redirect: Option<Redirect>,
+    /// Time at which the path MTU expires; in the result of a lookup, the time at which the result
+    /// changes.
     pub(crate) expires: Instant,
+}
+
+impl Exception {
+    /// Returns the next hop in place of `next_hop`, that of the route.
+    pub(crate) fn next_hop(&self, next_hop: IpAddr) -> IpAddr {
+        self.redirect.map_or(next_hop, |redirect| redirect.apply(next_hop))
+    }
+
+    /// Returns the parts that have not expired at `now`, or `None` if all have.
+    fn at(self, now: Instant) -> Option<Self> {
+        let redirect = self.redirect.filter(|redirect| now < redirect.expires);
+        let until = redirect.map_or(Instant::FAR_FUTURE, |redirect| redirect.expires);
+        if now < self.expires {
+            return Some(Self { redirect, expires: self.expires.min(until), ..self });
+        }
+        let only = Self { mtu: NO_PATH_MTU, locked: false, redirect, expires: until, ..self };
+        redirect.map(|_| only)
+    }
 }
 
 /// Limits of a reported MTU, by their Linux names.
@@ -113,8 +159,8 @@ impl Exceptions {
         // could count as current.
         let generation = bucket.generation.load(Ordering::Acquire);
         let entries = bucket.entries.load(rcu);
-        let found = entries.iter().find(|entry| entry.remote == remote && now < entry.expires);
-        (found.copied(), Stamp { bucket: index, generation })
+        let found = entries.iter().find(|entry| entry.remote == remote);
+        (found.and_then(|found| found.at(now)), Stamp { bucket: index, generation })
     }
 
     /// Returns whether the bucket is unchanged since the lookup that returned `stamp`.
@@ -141,21 +187,53 @@ impl Exceptions {
         let locked = mtu < limits.min_pmtu;
         let mtu = if locked { limits.min_pmtu.min(present) } else { mtu };
         let expires = now + limits.mtu_expires;
+        self.change(remote, now, |known| Exception { mtu, locked, expires, ..known });
+        true
+    }
+
+    /// Records that packets to `remote` go to the next hop `to` instead of `from`, the next hop of
+    /// the route.
+    pub(crate) fn redirect(&self, remote: IpAddr, from: IpAddr, to: IpAddr, now: Instant) {
+        let redirect = Some(Redirect { from, to, expires: now + REDIRECT_LIFETIME });
+        self.change(remote, now, |known| Exception { redirect, ..known });
+    }
+
+    /// Forgets a redirect of `remote`, whose packets could not be sent to the new next hop
+    /// (RFC 4861 §7.3.3).
+    pub(crate) fn forget_redirect(&self, remote: IpAddr, now: Instant, rcu: &Section<'_>) {
+        let (found, _) = self.lookup(remote, now, rcu);
+        if found.is_some_and(|found| found.redirect.is_some()) {
+            self.change(remote, now, |known| Exception { redirect: None, ..known });
+        }
+    }
+
+    /// Changes the exception of `remote`, and creates it if there is none.
+    fn change(&self, remote: IpAddr, now: Instant, apply: impl Fn(Exception) -> Exception) {
+        let none = Exception {
+            remote,
+            mtu: NO_PATH_MTU,
+            locked: false,
+            redirect: None,
+            expires: Instant::ZERO,
+        };
         let bucket = &self.buckets[self.index(remote) as usize];
         bucket.entries.update(|entries| {
-            let others =
-                entries.iter().filter(|entry| entry.remote != remote && now < entry.expires);
-            let mut next: Vec<_> = others.copied().collect();
+            let known = entries.iter().find(|entry| entry.remote == remote).copied();
+            let others = entries.iter().filter(|entry| entry.remote != remote);
+            let mut next: Vec<_> =
+                others.filter(|entry| entry.at(now).is_some()).copied().collect();
+            let until = |entry: &Exception| {
+                entry.redirect.map_or(entry.expires, |redirect| entry.expires.max(redirect.expires))
+            };
             if next.len() >= DEPTH
-                && let Some(oldest) = (0..next.len()).min_by_key(|&index| next[index].expires)
+                && let Some(oldest) = (0..next.len()).min_by_key(|&index| until(&next[index]))
             {
                 next.remove(oldest);
             }
-            next.push(Exception { remote, mtu, locked, expires });
+            next.push(apply(known.unwrap_or(none)));
             next
         });
         bucket.generation.fetch_add(1, Ordering::Release);
-        true
     }
 
     /// Returns a keyed hash of both addresses of a packet.
@@ -248,6 +326,33 @@ mod tests {
         let (found, _) = exceptions.lookup(host(1), at(2), &section);
         let found = found.expect("the entry was just learned");
         assert_eq!((found.mtu, found.locked), (552, true));
+    }
+
+    #[test]
+    fn a_redirect_and_a_path_mtu_of_one_destination_expire_separately() {
+        let (domain, exceptions) = table();
+        let (router, better) = (host(250), host(251));
+        let reader = domain.reader();
+        let section = reader.pin();
+        let at_time = |secs| exceptions.lookup(host(1), at(secs), &section).0;
+        exceptions.redirect(host(1), router, better, at(100));
+        let found = at_time(100).expect("an entry");
+        assert_eq!((found.mtu, found.expires), (NO_PATH_MTU, at(400)));
+        let next_hop = |found: Exception| found.redirect.map(|redirect| redirect.apply(router));
+        assert_eq!(next_hop(found), Some(better));
+        assert_eq!(found.redirect.map(|redirect| redirect.apply(host(9))), Some(host(9)));
+        assert!(exceptions.learn(host(1), 1400, 1500, LIMITS, at(200)));
+        let found = at_time(200).expect("an entry");
+        assert_eq!((found.mtu, next_hop(found), found.expires), (1400, Some(better), at(400)));
+        let found = at_time(400).expect("an entry");
+        assert_eq!((found.mtu, next_hop(found), found.expires), (1400, None, at(800)));
+        exceptions.redirect(host(1), router, better, at(700));
+        let found = at_time(800).expect("an entry");
+        assert_eq!(
+            (found.mtu, next_hop(found), found.expires),
+            (NO_PATH_MTU, Some(better), at(1000))
+        );
+        assert_eq!(at_time(1000), None);
     }
 
     #[test]

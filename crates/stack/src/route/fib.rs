@@ -294,6 +294,8 @@ pub struct Fib {
     addresses: Vec<(DeviceIndex, IpNet)>,
     /// Addresses that new connections avoid (RFC 4862 §5.5.4).
     deprecated: BTreeSet<IpAddr>,
+    /// Temporary addresses (RFC 8981).
+    temporary: BTreeSet<IpAddr>,
     /// Route to the link-local network of each device (fe80::/64), with its prefix length. Table
     /// `v6` holds only one of these routes, because their prefixes are equal.
     link_local: Vec<(u8, Route)>,
@@ -312,6 +314,7 @@ impl Fib {
             v6: Tables::new(),
             addresses: Vec::new(),
             deprecated: BTreeSet::new(),
+            temporary: BTreeSet::new(),
             link_local: Vec::new(),
         }
     }
@@ -355,6 +358,11 @@ impl Fib {
         self.deprecated.contains(&address)
     }
 
+    /// Returns whether `address` is temporary (RFC 8981).
+    pub(crate) fn is_temporary(&self, address: IpAddr) -> bool {
+        self.temporary.contains(&address)
+    }
+
     /// Returns the kind of an address in the local table: `Local` for an address of this host,
     /// `Broadcast` or `Multicast` for an address of several hosts, `None` for any other address. A
     /// packet from a link whose source address has one of these three kinds is forged.
@@ -390,6 +398,20 @@ impl Fib {
         self.addresses.iter().any(|(on, address)| {
             *on == device && address.addr() == local && address.contains(&other)
         })
+    }
+
+    /// Returns whether `via` on `device` is the next hop of a route to `dst`, of any prefix and
+    /// metric.
+    pub(crate) fn is_next_hop(&self, dst: IpAddr, device: DeviceIndex, via: IpAddr) -> bool {
+        let mut found = false;
+        self.for_each_match(dst, |best| {
+            let mut routes = best.alternatives();
+            found |= routes.any(|route| {
+                let is_it = |hop: &NextHop| hop.device == device && hop.via == Some(via);
+                route.device == device && route.via == Some(via) || route.hops.iter().any(is_it)
+            });
+        });
+        found
     }
 
     /// Returns the device of the best unicast route to `dst` in the main table.

@@ -99,7 +99,7 @@ impl OutputRoutes {
             // The neighbor table is full, perhaps because of neighbors that only these entries use.
             // Without the entries, these neighbors are freed after a grace period.
             let is_full = *error == Errno::ENOBUFS && !routes.is_empty();
-            if is_full && router.neighbor_table().may_give_up_routes(cx.now) {
+            if is_full && router.neighbor_table(next_hop).may_give_up_routes(cx.now) {
                 self.clear(rcu);
                 self.crowded.store(true, Ordering::Relaxed);
             }

@@ -38,7 +38,10 @@ use crate::{
     },
     transmit::{
         dst::{Dst, DstHandle, DstOrigin, DstOwner, DstRef, DstStats, DstTail, RouteKind},
-        neighbor::table::{Key, NeighborTable},
+        neighbor::{
+            table::{Key, NeighborTable},
+            tables::NeighborTables,
+        },
         tx_queue::DeviceTx,
     },
 };
@@ -66,7 +69,7 @@ pub struct Router {
     pub(crate) dst_layout: DstLayout,
     /// Path MTUs learned from ICMP.
     pub(crate) exceptions: Exceptions,
-    pub(crate) neighbors: NeighborTable,
+    pub(crate) neighbors: NeighborTables,
     /// Route entries of sent packets.
     pub(crate) output_routes: OutputRoutes,
     /// Route entries of received packets.
@@ -104,8 +107,9 @@ impl Router {
         &self.output_routes
     }
 
-    pub(crate) const fn neighbor_table(&self) -> &NeighborTable {
-        &self.neighbors
+    /// Returns the neighbor table of the IP version of `ip`.
+    pub(crate) const fn neighbor_table(&self, ip: IpAddr) -> &NeighborTable {
+        self.neighbors.of(ip)
     }
 
     pub(crate) fn device(&self, index: DeviceIndex) -> &Arc<dyn Device> {
@@ -256,6 +260,8 @@ pub(crate) struct Hop {
     /// Kind of the route: `Local` if the destination is this host.
     kind: RouteKind,
     pub(crate) next_hop: IpAddr,
+    /// Next hop of the route, which differs from `next_hop` after a redirect.
+    routed_via: IpAddr,
     pub(crate) source: IpAddr,
     ipv4: bool,
     /// Largest IP packet in bytes: the minimum of the MTUs of device and route and the learned path
@@ -285,6 +291,21 @@ fn group_mac(hop: &Hop) -> Option<MacAddr> {
 fn initial_source(kind: RouteKind, remote: IpAddr) -> Option<IpAddr> {
     let is_limited = remote == IpAddr::V4(Ipv4Addr::BROADCAST);
     (kind == RouteKind::Broadcast && is_limited).then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}
+
+/// Returns the source address for packets of a route of this kind to `remote` that leave through
+/// `device`.
+fn select_source(
+    cx: &Cx,
+    fib: &Fib,
+    device: DeviceIndex,
+    kind: RouteKind,
+    remote: IpAddr,
+) -> Result<IpAddr, Errno> {
+    let temporary = cx.sysctls().use_tempaddr >= 2;
+    source_address::select(fib, device, remote, temporary)
+        .or_else(|| initial_source(kind, remote))
+        .ok_or(Errno::EADDRNOTAVAIL)
 }
 
 /// Generation that is stored beside a cached route entry if `net.quietline.dst_check` is `entry`.
@@ -416,6 +437,43 @@ impl Router {
         self.exceptions.learn(remote, mtu, dst.mtu, Limits { min_pmtu, mtu_expires }, cx.now)
     }
 
+    /// Applies a redirect that `router` has sent on `device`: packets to `remote` go to `to`. Its
+    /// sender must be the present next hop to `remote` (RFC 1122 §3.2.2.2, RFC 4861 §8.1). An IPv4
+    /// host checks the new next hop, too: it is a neighbor and, with `secure_redirects`, a next hop
+    /// of some route to `remote`. Returns whether the redirect was applied. Linux:
+    /// `__ip_do_redirect`, `rt6_do_redirect`.
+    #[cold]
+    pub(crate) fn redirect(
+        &self,
+        cx: &Cx,
+        device: DeviceIndex,
+        (router, remote, to): (IpAddr, IpAddr, IpAddr),
+    ) -> bool {
+        let Ok(hop) = self.hop(cx, remote, None, None) else { return false };
+        let is_from_next_hop = hop.kind == RouteKind::Unicast
+            && hop.index == device
+            && hop.next_hop == router
+            && router != remote
+            && router != to;
+        if !is_from_next_hop {
+            return false;
+        }
+        if remote.is_ipv4() {
+            let reader = cx.reader();
+            let rcu = reader.pin();
+            let fib = self.fib(&rcu);
+            let is_neighbor = fib.lookup(to).is_some_and(|route| {
+                route.kind == RouteKind::Unicast && route.via.is_none() && route.device == device
+            });
+            let secure = cx.sysctls().secure_redirects;
+            if !is_neighbor || (secure && !fib.is_next_hop(remote, device, to)) {
+                return false;
+            }
+        }
+        self.exceptions.redirect(remote, hop.routed_via, to, cx.now);
+        true
+    }
+
     /// First step of `route`: looks up the route, the source address and the path MTU exception.
     pub(crate) fn hop(
         &self,
@@ -492,15 +550,13 @@ impl Router {
             RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
             RouteKind::Prohibit => return Err(Errno::EACCES),
         };
-        let next_hop = next.via.unwrap_or(remote);
+        let routed_via = next.via.unwrap_or(remote);
         let source = match (source.or(next.source), route.kind) {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
             // A device has several IPv6 addresses, among which the destination selects
             // (RFC 6724 §5).
-            (None, kind) => source_address::select(fib, index, remote)
-                .or_else(|| initial_source(kind, remote))
-                .ok_or(Errno::EADDRNOTAVAIL)?,
+            (None, kind) => select_source(cx, fib, index, kind, remote)?,
         };
         // RFC 1122 §3.2.1.3 (g): a loopback address must not appear outside the host.
         if source.is_loopback() && index != LOOPBACK {
@@ -508,13 +564,14 @@ impl Router {
         }
         let caps_mtu = self.device(index).caps().mtu;
         let mtu = route.mtu.unwrap_or(caps_mtu).min(caps_mtu);
-        let (exception, stamp) = self.exceptions.lookup(remote, cx.now, &rcu);
+        let (found, stamp) = self.exceptions.lookup(remote, cx.now, &rcu);
         // Reports do not change an MTU that the route has locked (Linux: `ip_rt_update_pmtu`).
-        let exception = exception.filter(|_| !route.mtu_locked);
+        let exception = found.filter(|_| !route.mtu_locked);
         Ok(Hop {
             index,
             kind: route.kind,
-            next_hop,
+            next_hop: found.map_or(routed_via, |exception| exception.next_hop(routed_via)),
+            routed_via,
             source,
             ipv4: remote.is_ipv4(),
             receive_mtu: mtu,
@@ -525,7 +582,7 @@ impl Router {
             metrics: route.metrics,
             generation,
             exception: stamp,
-            expires: exception.map_or(Instant::FAR_FUTURE, |exception| exception.expires),
+            expires: found.map_or(Instant::FAR_FUTURE, |exception| exception.expires),
         })
     }
 
@@ -584,10 +641,11 @@ impl Router {
         let neighbor = match (link, group_mac(hop)) {
             (LinkType::Ethernet { .. }, Some(mac)) => {
                 let key = Key { device: hop.index, ip: hop.next_hop };
-                Some(self.neighbors.group_entry(key, hop.source, mac, cx.now))
+                Some(self.neighbor_table(hop.next_hop).group_entry(key, hop.source, mac, cx.now))
             }
             (LinkType::Ethernet { .. }, None) => {
-                let entry = self.neighbors.entry(hop.index, hop.next_hop, hop.source, cx.now);
+                let table = self.neighbor_table(hop.next_hop);
+                let entry = table.entry(hop.index, hop.next_hop, hop.source, cx.now);
                 Some(entry.ok_or(Errno::ENOBUFS)?)
             }
             (LinkType::Ip, _) => None,

@@ -5,8 +5,8 @@
 //! `ipv6_dev_get_saddr`, `inet_select_addr`.
 //!
 //! The candidates are the addresses of the outgoing device (RFC 6724 §4), so rule 5 never
-//! distinguishes two of them. Rules 4 and 7 concern mobile hosts and temporary addresses, which
-//! this stack does not implement. The policy table is the default one of RFC 6724 §2.1.
+//! distinguishes two of them. Rule 4 concerns mobile hosts, which this stack does not implement.
+//! The policy table is the default one of RFC 6724 §2.1.
 //!
 //! Not here: the order of several destination addresses, which is up to the application.
 
@@ -18,9 +18,15 @@ use std::{
 use super::fib::Fib;
 use crate::base::ids::DeviceIndex;
 
-/// Returns the source address for packets to `remote` that leave through `device`.
+/// Returns the source address for packets to `remote` that leave through `device`. `temporary` is
+/// true if temporary addresses are preferred (`use_tempaddr` is 2).
 #[cold]
-pub(crate) fn select(fib: &Fib, device: DeviceIndex, remote: IpAddr) -> Option<IpAddr> {
+pub(crate) fn select(
+    fib: &Fib,
+    device: DeviceIndex,
+    remote: IpAddr,
+    temporary: bool,
+) -> Option<IpAddr> {
     let IpAddr::V6(remote) = remote else { return fib.first_address(device, true) };
     let candidates = fib.addresses().iter().filter(|(on, _)| *on == device);
     let v6 = candidates.filter_map(|(_, net)| match net.addr() {
@@ -28,12 +34,18 @@ pub(crate) fn select(fib: &Fib, device: DeviceIndex, remote: IpAddr) -> Option<I
         IpAddr::V4(_) => None,
     });
     // Of candidates with equal rank the oldest is selected: `min_by_key` returns the first minimum.
-    v6.min_by_key(|&(ip, len)| rank(fib, remote, ip, len)).map(|(ip, _)| IpAddr::V6(ip))
+    v6.min_by_key(|&(ip, len)| rank(fib, remote, ip, len, temporary)).map(|(ip, _)| IpAddr::V6(ip))
 }
 
 /// Returns the rank of the candidate `source` by the rules of RFC 6724 §5; the smallest rank is
 /// selected. `len` is the prefix length of the candidate.
-fn rank(fib: &Fib, remote: Ipv6Addr, source: Ipv6Addr, len: u8) -> impl Ord + use<> {
+fn rank(
+    fib: &Fib,
+    remote: Ipv6Addr,
+    source: Ipv6Addr,
+    len: u8,
+    temporary: bool,
+) -> impl Ord + use<> {
     let (wanted, scope) = (scope(remote), scope(source));
     (
         // Rule 1: prefer the destination itself.
@@ -45,6 +57,8 @@ fn rank(fib: &Fib, remote: Ipv6Addr, source: Ipv6Addr, len: u8) -> impl Ord + us
         fib.is_deprecated(IpAddr::V6(source)),
         // Rule 6: prefer an address with the label of the destination.
         label(source) != label(remote),
+        // Rule 7: prefer temporary addresses, or avoid them.
+        fib.is_temporary(IpAddr::V6(source)) != temporary,
         // Rule 8: prefer the longest common prefix, not counting interface identifiers.
         Reverse((source.to_bits() ^ remote.to_bits()).leading_zeros().min(u32::from(len))),
     )
@@ -111,7 +125,7 @@ mod tests {
     }
 
     fn chosen(fib: &Fib, remote: &str) -> String {
-        let chosen = select(fib, DEVICE, remote.parse().expect("the text is an address"));
+        let chosen = select(fib, DEVICE, remote.parse().expect("the text is an address"), false);
         chosen.map_or_else(String::new, |ip| ip.to_string())
     }
 
@@ -138,6 +152,20 @@ mod tests {
         assert_eq!(chosen(&fib, "2001:db8:1::9"), "2001:db8:2::1");
         let fib = table(&["2001:db8:1::1/64"], &["2001:db8:1::1"]);
         assert_eq!(chosen(&fib, "2001:db8:1::9"), "2001:db8:1::1");
+    }
+
+    #[test]
+    fn a_temporary_address_is_preferred_or_avoided() {
+        let mut builder = Fib::builder(2);
+        for address in ["2001:db8:1::1/64", "2001:db8:1::2/64"] {
+            builder.address(DEVICE, address.parse().expect("a prefix")).expect("an address");
+        }
+        builder.set_temporary("2001:db8:1::2".parse().expect("an address"), true);
+        let fib = builder.build();
+        let remote = "2001:db8:ffff::9".parse().expect("an address");
+        let chosen = |temporary| select(&fib, DEVICE, remote, temporary);
+        assert_eq!(chosen(false), Some("2001:db8:1::1".parse().unwrap()));
+        assert_eq!(chosen(true), Some("2001:db8:1::2".parse().unwrap()));
     }
 
     #[test]

@@ -14,7 +14,7 @@
 use std::{
     boxed::Box,
     mem::offset_of,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering},
@@ -33,7 +33,12 @@ use super::{
     wmem::{SendingSocket, StreamTimer, Wmem},
 };
 use crate::{
-    base::{armed_timers::ArmedTimers, errno::Errno, ids::CoreId, tcp_memory::TcpMemory},
+    base::{
+        armed_timers::ArmedTimers,
+        errno::Errno,
+        ids::{CoreId, DeviceIndex},
+        tcp_memory::TcpMemory,
+    },
     cx::Cx,
     device::DeviceQueue,
     route::CachedDst,
@@ -65,7 +70,7 @@ pub type SocketRef = Arc<Connection>;
 pub(super) const DEFERRED_TIMER: u8 = 1 << 0;
 /// A batch of packets has been received: output, the ACK decision and wakes are due.
 pub(super) const DEFERRED_FLUSH: u8 = 1 << 1;
-/// An ICMP error waits in `Connection::icmp`.
+/// An ICMP message waits in `Connection::icmp`.
 const DEFERRED_ICMP: u8 = 1 << 2;
 /// A device has completed packets, so TCP Small Queues may admit more segments: `TCP_TSQ_DEFERRED`.
 const DEFERRED_TSQ: u8 = 1 << 3;
@@ -77,8 +82,23 @@ const DEFERRED_TRIM: u8 = 1 << 4;
 /// `tcp_add_backlog` adds 64 KB for headers and ACKs.
 const BACKLOG_EXTRA_BYTES: u32 = 64 * 1024;
 
-/// Maximum number of ICMP errors that wait for the owner of the socket. Further errors are dropped.
+/// Maximum number of ICMP messages that wait for the owner of the socket. Further ones are dropped.
 const PENDING_ICMP_MAX: usize = 4;
+
+/// ICMP message about a segment of a connection.
+#[derive(Clone, Copy, Debug)]
+enum PendingIcmp {
+    Error(IcmpError),
+    Redirect(RouterAdvice),
+}
+
+/// Redirect for IPv4: `router` of the link of `device` advises to use `gateway` instead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RouterAdvice {
+    pub(crate) device: DeviceIndex,
+    pub(crate) router: IpAddr,
+    pub(crate) gateway: IpAddr,
+}
 
 /// A TCP connection.
 ///
@@ -115,9 +135,9 @@ pub struct Connection {
     /// Packets whose data has been read, if `skb_recycle` is `list_after_unlock`. A thread that
     /// does not own the lock frees them. Linux: the `defer_list` of a socket.
     pub(super) read_packets: Llist<Packet>,
-    /// ICMP errors not yet passed to the `Tcb`, each with the sequence number that it quotes: at
-    /// most [`PENDING_ICMP_MAX`].
-    icmp: Mutex<Vec<(IcmpError, SeqNum)>>,
+    /// ICMP messages not yet processed, each with the sequence number that it quotes: at most
+    /// [`PENDING_ICMP_MAX`].
+    icmp: Mutex<Vec<(PendingIcmp, SeqNum)>>,
     /// Options that calls read without the lock.
     settings: SharedSettings,
     /// Event count of the threads that wait for data, or for the end of the connection.

@@ -47,6 +47,7 @@ use crate::{
     },
 };
 
+pub use autoconf::AnnouncedDns;
 use autoconf::Autoconf;
 pub use claims::ClaimState;
 use claims::Claims;
@@ -127,14 +128,15 @@ impl Upper for Net {
             _ => Quote::parse::<false>(packet.linear()),
         };
         let Ok(sent) = sent else { return };
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        self.exceptions.forget_redirect(sent.dst, cx.now, &rcu);
         let Some((src_port, dst_port)) = sent.socket_ports() else { return };
         let tuple = FourTuple {
             local: scoped(sent.src, src_port, device),
             remote: scoped(sent.dst, dst_port, device),
         };
         let hash = self.demux.hash(&tuple);
-        let reader = cx.reader();
-        let rcu = reader.pin();
         if let Some(kind) = kind_of(sent.protocol) {
             let error = QueuedError {
                 errno: Errno::EHOSTUNREACH,
@@ -183,6 +185,23 @@ impl Net {
             .or_else(|| table.open(core, tuple.local, hash, rcu))?;
         socket.report(cx, error);
         Some(())
+    }
+
+    /// Returns whether a socket of this host could have sent the datagram of `tuple`: the connected
+    /// one, or the unconnected one of its source port.
+    pub(crate) fn has_datagram_socket(
+        &self,
+        cx: &Cx,
+        kind: SocketKind,
+        hash: u32,
+        tuple: &FourTuple,
+        rcu: &Section<'_>,
+    ) -> bool {
+        let core = self.core_for(cx, hash);
+        let table = self.table_of(kind);
+        let open = || table.open(core, tuple.local, hash, rcu);
+        self.is_local(cx, tuple.local.ip())
+            && table.connected(hash, tuple, rcu).or_else(open).is_some()
     }
 
     /// Frees spare memory of up to about [`TRIM_PIECE`] connections (`skb_recycle`), as the

@@ -31,13 +31,13 @@ pub(crate) struct Rx<'a, 's> {
     /// Connection of the previous packet, if any ("current connection" below).
     pub(crate) flow: Flow<'s>,
     /// Datagrams not yet delivered.
-    datagrams: Datagrams<'s>,
+    datagrams: Option<Datagrams<'s>>,
 }
 
 /// Consecutive datagrams of one socket. They are delivered together.
 #[derive(Debug)]
 struct Datagrams<'s> {
-    socket: Option<&'s DatagramSocket>,
+    socket: &'s DatagramSocket,
     list: PacketList,
 }
 
@@ -50,8 +50,7 @@ impl<'a, 's> Rx<'a, 's> {
         rcu: &'s Section<'s>,
         last_flow: &'s mut LastFlow,
     ) -> Self {
-        let datagrams = Datagrams { socket: None, list: PacketList::new() };
-        Self { net, cx, rcu, flow: Flow::new(last_flow), datagrams }
+        Self { net, cx, rcu, flow: Flow::new(last_flow), datagrams: None }
     }
 
     /// Returns the hash of `tuple` in the tables of the host.
@@ -109,35 +108,40 @@ impl<'a, 's> Rx<'a, 's> {
             if let Some(here) = self.cx.running() {
                 socket.note_incoming(here);
             }
-            self.datagrams.socket = Some(socket);
         }
-        self.datagrams.list.push_back(packet);
+        let none = || Datagrams { socket, list: PacketList::new() };
+        self.datagrams.get_or_insert_with(none).list.push_back(packet);
     }
 
     /// Whether the last datagram was for `socket`.
     #[inline]
     pub(crate) fn is_current_datagram_socket(&self, socket: &DatagramSocket) -> bool {
-        self.datagrams.socket.is_some_and(|current| core::ptr::eq(current, socket))
+        self.datagrams.as_ref().is_some_and(|current| core::ptr::eq(current.socket, socket))
     }
 
+    #[inline]
     fn deliver_datagrams(&mut self) {
-        if let Some(socket) = self.datagrams.socket.take() {
-            socket.deliver(self.cx, &mut self.datagrams.list);
+        if let Some(datagrams) = self.datagrams.take() {
+            deliver(self.cx, datagrams);
         }
     }
 
     /// Delivers the collected datagrams. Sends the output of the current connection and wakes its
     /// waiting threads, unless this was done with its last packet.
     pub(crate) fn flush(&mut self) {
-        if self.datagrams.socket.is_some() {
-            self.deliver_datagrams();
-        }
+        self.deliver_datagrams();
         if let Some(socket) = self.flow.socket.take()
             && !core::mem::take(&mut self.flow.flushed)
         {
             socket.flush(self.net, self.cx);
         }
     }
+}
+
+/// Delivers datagrams. Out of line, because a poll of segments has none.
+#[inline(never)]
+fn deliver(cx: &mut Cx, mut datagrams: Datagrams<'_>) {
+    datagrams.socket.deliver(cx, &mut datagrams.list);
 }
 
 /// Returns the four-tuple of a packet received by `device`. `ports` are the source port and the

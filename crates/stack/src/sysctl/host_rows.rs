@@ -41,8 +41,10 @@ macro_rules! host_rows {
             $($(#[doc = $doc])* pub $field: $type,)*
             /// Settings of the TCP engine.
             pub tcp: TcpConfig,
-            /// Settings of neighbor resolution.
+            /// Settings of neighbor resolution for IPv4.
             pub neigh: NeighborConfig,
+            /// Settings of neighbor resolution for IPv6.
+            pub neigh_v6: NeighborConfig,
             /// Settings of each device.
             pub devices: DeviceSysctls,
         }
@@ -53,6 +55,7 @@ macro_rules! host_rows {
                     $($field: $default,)*
                     tcp: TcpConfig::default(),
                     neigh: NeighborConfig::default(),
+                    neigh_v6: NeighborConfig::default(),
                     devices: DeviceSysctls::default(),
                 }
             }
@@ -98,6 +101,14 @@ host_rows! {
     /// this setting change. Set 1 on hosts with several devices and symmetric routes, 2 on hosts
     /// with asymmetric ones.
     rp_filter: u8 = 0, Number 0..=2, Operate, "net.ipv4.conf.all.rp_filter";
+    /// Accepts ICMP redirects: packets to the destination then go to another router of the link for
+    /// five minutes. A redirect must come from the present router and quote a segment in flight or
+    /// a datagram of an open socket. Set 0 on links with untrusted stations.
+    accept_redirects: bool = true, Switch 0..=1, Operate, "net.ipv4.conf.all.accept_redirects";
+    /// Accepts ICMP redirects only to next hops that some route to the destination has, of any
+    /// prefix or metric. In Linux this setting has no effect unless `shared_media` is off. Set 0 if
+    /// routers redirect to gateways that no route names.
+    secure_redirects: bool = true, Switch 0..=1, Operate, "net.ipv4.conf.all.secure_redirects";
     /// Forwarding of packets for other hosts. It is always 0, because this stack is a host and not
     /// a router.
     ip_forward: bool = false, Switch 0..=0, Operate, "net.ipv4.ip_forward";
@@ -132,12 +143,13 @@ host_rows! {
     /// dropped. 0: no limit. Raise it if the network reorders packets far.
     ipfrag_max_dist: u32 = 64, Number 0..=INT_MAX, Tune, "net.ipv4.ipfrag_max_dist";
     /// Hop limit of sent IPv6 packets, in hops. Raise it if destinations are more than 64 routers
-    /// away; a socket overrides it with `IP_TTL`.
+    /// away; a socket overrides it with `IPV6_UNICAST_HOPS`.
     ip6_hop_limit: u8 = 64, Number 1..=255, Operate, "net.ipv6.conf.all.hop_limit";
-    /// Flow labels of sent IPv6 segments (RFC 6437). 1: 20 bits of a keyed hash of the four-tuple,
-    /// so that routers spread connections over equal paths. 0: no label. Set 0 if a router on the
-    /// path uses labels for another purpose.
-    ip6_auto_flowlabels: bool = true, Switch 0..=1, Operate, "net.ipv6.auto_flowlabels";
+    /// Flow labels of sent IPv6 segments (RFC 6437): 20 bits of a keyed hash of the four-tuple, so
+    /// that routers spread connections over equal paths. 0: none. 1: labels, unless the socket
+    /// clears `IPV6_AUTOFLOWLABEL`. 2: labels only if the socket sets it. 3: labels on all. Set 0
+    /// if a router on the path uses labels for another purpose.
+    ip6_auto_flowlabels: u8 = 1, Number 0..=3, Operate, "net.ipv6.auto_flowlabels";
     /// Memory of all IPv6 fragments of incomplete datagrams, in bytes, as
     /// `net.ipv4.ipfrag_high_thresh`. Raise it if many peers send fragments at the same time.
     ip6frag_high_thresh: u32 = 4 << 20, Number 0..=INT_MAX, Operate, "net.ipv6.ip6frag_high_thresh";
@@ -147,12 +159,16 @@ host_rows! {
     /// Time after which a path MTU from an ICMPv6 report expires, in seconds (RFC 8201 §4). Lower
     /// it if paths change often.
     ip6_route_mtu_expires: Duration = Duration::from_secs(600), Seconds 1..=INT_MAX, Tune, "net.ipv6.route.mtu_expires";
+    /// Accepts ICMPv6 redirects from the present router (RFC 4861 §8): packets to the destination
+    /// then go to another router of the link, or to the destination itself, for five minutes. Set 0
+    /// on links with untrusted stations.
+    ip6_accept_redirects: bool = true, Switch 0..=1, Operate, "net.ipv6.conf.all.accept_redirects";
     /// Default of `IPV6_V6ONLY`. 0: a listener on `[::]` also accepts IPv4 connections, whose peers
     /// appear as v4-mapped addresses. 1: it accepts IPv6 only. Set 1 if other programs listen on
     /// the same ports for IPv4.
     bindv6only: bool = false, Switch 0..=1, Operate, "net.ipv6.bindv6only";
     /// Number of neighbor solicitations before an IPv6 address of an Ethernet device is used
-    /// (RFC 4862 §5.4); they are `net.ipv4.neigh.default.retrans_time_ms` apart. An address that
+    /// (RFC 4862 §5.4); they are `net.ipv6.neigh.default.retrans_time_ms` apart. An address that
     /// another station has is refused. It is read when the host starts. Set 0, no probes, on links
     /// where no address can be assigned twice: the host then starts a second or two sooner.
     dad_transmits: u32 = 1, Number 0..=10, Operate, "net.ipv6.conf.all.dad_transmits";
@@ -162,6 +178,20 @@ host_rows! {
     /// Linux, where the default is 1: a host that names its addresses gets no others. Set 1 on
     /// links whose routers are trusted. It is read when the host starts.
     accept_ra: bool = false, Switch 0..=1, Operate, "net.ipv6.conf.all.accept_ra";
+    /// Temporary addresses in prefixes of routers, besides the stable one (RFC 8981). 0: none. 1:
+    /// formed, but connections prefer the stable address. 2: connections prefer a temporary one.
+    /// Set 2 on clients that must not be recognized by their addresses. It needs `accept_ra`.
+    use_tempaddr: u8 = 0, Number 0..=2, Operate, "net.ipv6.conf.all.use_tempaddr";
+    /// Longest time for which a temporary address is valid, in seconds. Raise it if connections
+    /// last longer.
+    temp_valid_lft: Duration = Duration::from_secs(604_800), Seconds 1..=INT_MAX, Tune, "net.ipv6.conf.all.temp_valid_lft";
+    /// Longest time for which new connections use a temporary address, in seconds. Lower it to
+    /// change addresses more often.
+    temp_prefered_lft: Duration = Duration::from_secs(86_400), Seconds 1..=INT_MAX, Tune, "net.ipv6.conf.all.temp_prefered_lft";
+    /// Upper bound of the random time by which the preferred lifetime of a temporary address is
+    /// shortened, in seconds, so that the hosts of a link do not change addresses together. Set 0
+    /// to use each for the whole time.
+    max_desync_factor: Duration = Duration::from_secs(600), Seconds 0..=INT_MAX, Tune, "net.ipv6.conf.all.max_desync_factor";
     /// First and last local port of connections that name none (RFC 6056). Widen it on clients that
     /// open many connections to one server.
     ip_local_port_range: RangeInclusive<u16> = 32_768..=60_999, Ports 1..=65_535, Operate, "net.ipv4.ip_local_port_range";

@@ -4,7 +4,7 @@
 //! Above: the modules that implement the modes. Not here: the text of the modes (`codec`), and the
 //! algorithms of TCP, which are enums of `tcp`.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use sync::Counting;
 
@@ -184,6 +184,14 @@ pub enum RxContext {
 }
 
 impl Sysctls {
+    /// Returns the settings of neighbors of the IP version of `ip`.
+    pub(crate) const fn neigh_of(&self, ip: IpAddr) -> &NeighborConfig {
+        match ip {
+            IpAddr::V4(_) => &self.neigh,
+            IpAddr::V6(_) => &self.neigh_v6,
+        }
+    }
+
     /// Whether a thread that waits in `recv` becomes its socket's reader
     /// ([`Reader`](crate::socket::Reader)).
     #[must_use]
@@ -205,7 +213,8 @@ pub enum ArpIgnore {
     Never,
 }
 
-/// Settings of the neighbor state machine: `net.ipv4.neigh.default.*`.
+/// Settings of the neighbor state machine: `net.ipv4.neigh.default.*`, and
+/// `net.ipv6.neigh.default.*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeighborConfig {
     /// `base_reachable_time_ms`: a neighbor counts as reachable for half to one and a half times

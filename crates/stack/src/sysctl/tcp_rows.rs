@@ -309,7 +309,46 @@ part_rows! {
     /// most once in five seconds; those that have just changed stay. Raise it together with
     /// `gc_thresh3`.
     "net.ipv4.neigh.default.gc_thresh2", neigh.gc_thresh2, Number 1..=INT_MAX, Tune;
-    /// Number of neighbor entries per table above which unused ones are removed; beyond eight times
+    /// Number of IPv4 neighbor entries above which unused ones are removed; beyond eight times
     /// that number new neighbors are refused. Raise it on links with more stations than that.
     "net.ipv4.neigh.default.gc_thresh3", neigh.gc_thresh3, Number 1..=INT_MAX, Operate;
+    /// Time for which an IPv6 neighbor counts as reachable after a confirmation, in milliseconds;
+    /// each neighbor gets a random time of half to one and a half of it (RFC 4861 §6.3.2). Lower it
+    /// to notice changed link addresses sooner.
+    "net.ipv6.neigh.default.base_reachable_time_ms", neigh_v6.base_reachable_time, Millis 1..=INT_MAX, Tune;
+    /// Time between two probes of an IPv6 neighbor, and between two probes for a duplicate of an
+    /// address of this host, in milliseconds. Lower it on fast links to fail sooner.
+    "net.ipv6.neigh.default.retrans_time_ms", neigh_v6.retrans_time, Millis 1..=INT_MAX, Tune;
+    /// Time that upper layers have to confirm a stale IPv6 neighbor before it is probed, in
+    /// seconds. Raise it to send fewer probes.
+    "net.ipv6.neigh.default.delay_first_probe_time", neigh_v6.delay_first_probe_time, Seconds 0..=INT_MAX, Tune;
+    /// Number of probes to the known link address of a stale IPv6 neighbor before that address is
+    /// given up. Raise it on links that lose many frames.
+    "net.ipv6.neigh.default.ucast_solicit", neigh_v6.ucast_solicit, Number 0..=INT_MAX, Tune;
+    /// Number of multicast solicitations for an unknown IPv6 neighbor before its resolution fails.
+    /// Raise it on links that lose many frames.
+    "net.ipv6.neigh.default.mcast_solicit", neigh_v6.mcast_solicit, Number 1..=INT_MAX, Tune;
+    /// Largest number of packets that wait for the link address of one IPv6 neighbor; the oldest is
+    /// dropped for a further one. Raise it if bursts to new neighbors lose packets.
+    "net.ipv6.neigh.default.unres_qlen", neigh_v6.unres_qlen, Number 1..=INT_MAX, Tune;
+    /// Largest memory of the packets that wait for the link address of one IPv6 neighbor, in bytes;
+    /// one packet always fits. Raise it together with `unres_qlen`.
+    "net.ipv6.neigh.default.unres_qlen_bytes", neigh_v6.unres_qlen_bytes, Number 0..=INT_MAX, Tune;
+    /// Time between two collections of IPv6 neighbor entries that have not been used for
+    /// `gc_stale_time`, in seconds. Lower it, and `gc_stale_time`, on links with many stations that
+    /// stay for a short time.
+    "net.ipv6.neigh.default.gc_interval", neigh_v6.gc_interval, Seconds 1..=INT_MAX, Tune;
+    /// Time without use after which a collection removes an IPv6 neighbor entry, in seconds. Lower
+    /// it together with `gc_interval`.
+    "net.ipv6.neigh.default.gc_stale_time", neigh_v6.gc_stale_time, Seconds 0..=INT_MAX, Tune;
+    /// Number of IPv6 neighbor entries below which none is removed because of its age. Raise it on
+    /// links with more stations than that, so that their link addresses stay known.
+    "net.ipv6.neigh.default.gc_thresh1", neigh_v6.gc_thresh1, Number 0..=INT_MAX, Tune;
+    /// Number of IPv6 neighbor entries above which a new entry causes the removal of unused ones,
+    /// at most once in five seconds; those that have just changed stay. Raise it together with
+    /// `gc_thresh3`.
+    "net.ipv6.neigh.default.gc_thresh2", neigh_v6.gc_thresh2, Number 1..=INT_MAX, Tune;
+    /// Number of IPv6 neighbor entries above which unused ones are removed; beyond eight times that
+    /// number new neighbors are refused. Raise it on links with more stations than that.
+    "net.ipv6.neigh.default.gc_thresh3", neigh_v6.gc_thresh3, Number 1..=INT_MAX, Operate;
 }

@@ -33,45 +33,38 @@ use crate::{
 /// Offset of the data offset field in the TCP header.
 const DATA_OFFSET: usize = 12;
 
-/// IP header fields that a socket sets for its segments (RFC 9293 §3.9.2).
+/// IP header fields of the packets that a socket sends over one IP version (RFC 9293 §3.9.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpFields {
-    /// `IP_TOS`: the differentiated services field of IPv4 packets (RFC 2474 §3). For TCP, the two
+    /// `IP_TOS` or `IPV6_TCLASS`: the differentiated services field (RFC 2474 §3). For TCP, the two
     /// ECN bits are 0, because TCP sets them.
     pub tos: u8,
-    /// `IPV6_TCLASS`: the same field of IPv6 packets.
-    pub traffic_class: u8,
     /// `SO_PRIORITY`, which `IP_TOS` also sets. It is not part of the header, but queueing
     /// disciplines read it.
     pub priority: u8,
-    /// `IP_TTL`, for IPv4 packets; `None` selects `ip_default_ttl`.
+    /// `IP_TTL` or `IPV6_UNICAST_HOPS`; `None` selects `ip_default_ttl` or
+    /// `net.ipv6.conf.all.hop_limit`.
     pub ttl: Option<u8>,
-    /// `IPV6_UNICAST_HOPS`, for IPv6 packets; `None` selects `net.ipv6.conf.all.hop_limit`.
-    pub hop_limit: Option<u8>,
-    /// `IP_MTU_DISCOVER`; `None` selects the mode of `ip_no_pmtu_disc`.
+    /// `IP_MTU_DISCOVER` or `IPV6_MTU_DISCOVER`; `None` selects the mode of `ip_no_pmtu_disc`, and
+    /// `Want` over IPv6.
     pub mtu_discover: Option<MtuDiscover>,
+    /// For IPv6 packets: whether they carry a flow label. `None` selects the mode of
+    /// `auto_flowlabels`.
+    pub flow_label: Option<bool>,
 }
 
-impl IpFields {
-    #[inline]
-    const fn hops<const V4: bool>(self) -> Option<u8> {
-        if V4 { self.ttl } else { self.hop_limit }
-    }
-
-    #[inline]
-    const fn class<const V4: bool>(self) -> u8 {
-        if V4 { self.tos } else { self.traffic_class }
-    }
-
-    /// Sets the TTL and the hop limit.
-    pub(crate) const fn set_hops(&mut self, hops: u8) {
-        (self.ttl, self.hop_limit) = (Some(hops), Some(hops));
-    }
-
-    /// Sets the type of service and the traffic class.
-    pub(crate) const fn set_class(&mut self, class: u8) {
-        (self.tos, self.traffic_class) = (class, class);
-    }
+/// Options of a socket for the IPv6 packets that it sends. The options for its IPv4 packets, and
+/// the priority of both, are [`IpFields`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ipv6Fields {
+    /// `IPV6_TCLASS`: the traffic class. For TCP, the two ECN bits are 0, because TCP sets them.
+    pub traffic_class: u8,
+    /// `IPV6_UNICAST_HOPS`; `None` selects `net.ipv6.conf.all.hop_limit`.
+    pub hop_limit: Option<u8>,
+    /// `IPV6_MTU_DISCOVER`; `None` selects `Want`.
+    pub mtu_discover: Option<MtuDiscover>,
+    /// `IPV6_AUTOFLOWLABEL`; `None` selects the mode of `net.ipv6.auto_flowlabels`.
+    pub flow_label: Option<bool>,
 }
 
 /// Path MTU discovery mode of a socket (RFC 1191), with Linux's numbers (`IP_PMTUDISC_*`).
@@ -283,10 +276,10 @@ fn push_headers<const V4: bool>(
         src: tuple.local.ip(),
         dst: tuple.remote.ip(),
         protocol: sender.protocol,
-        hop_limit: fields.hops::<V4>().unwrap_or_else(|| hop_limit::<V4>(cx)),
-        traffic_class: fields.class::<V4>() | segment.meta().ecn.bits(),
-        flow_label: if V4 { 0 } else { flow_label(cx, segment) },
-        id: if V4 { identification(cx, sender, dont, segment) } else { 0 },
+        hop_limit: fields.ttl.unwrap_or_else(|| hop_limit::<V4>(cx)),
+        traffic_class: fields.tos | segment.meta().ecn.bits(),
+        flow_label: if V4 { 0 } else { flow_label(cx, fields, segment) },
+        id: if V4 { identification(cx, sender, dont, segment, payload_len) } else { 0 },
         fragment: Fragment { dont, ..Fragment::default() },
         header_len: len16(header_len),
         payload_len,
@@ -323,20 +316,32 @@ pub(crate) fn hop_limit<const V4: bool>(cx: &Cx) -> u8 {
 /// routers spread flows evenly and an outsider learns nothing about ports (RFC 6437 §3). Returns 0,
 /// no label, for a segment whose `flow_hash` is 0, such as a reset without a socket.
 #[inline]
-fn flow_label(cx: &Cx, segment: &Packet) -> u32 {
-    if cx.sysctls().ip6_auto_flowlabels { segment.meta().flow_hash & 0x000f_ffff } else { 0 }
+fn flow_label(cx: &Cx, fields: IpFields, segment: &Packet) -> u32 {
+    let is_labeled = match cx.sysctls().ip6_auto_flowlabels {
+        0 => false,
+        1 => fields.flow_label.unwrap_or(true),
+        2 => fields.flow_label.unwrap_or(false),
+        _ => true,
+    };
+    if is_labeled { segment.meta().flow_hash & 0x000f_ffff } else { 0 }
 }
 
 /// Returns the IPv4 identification of a segment; see [`super::ident`]. A superframe consumes one
 /// identification for each of its `gso.segs` segments.
 #[inline]
-fn identification(cx: &mut Cx, sender: &mut Sender<'_>, dont: bool, segment: &Packet) -> u16 {
+fn identification(
+    cx: &mut Cx,
+    sender: &mut Sender<'_>,
+    dont: bool,
+    segment: &Packet,
+    len: u32,
+) -> u16 {
     let Some(next) = &mut sender.ids else {
         return if dont { 0 } else { low_bits(cx.rng.next_u32()) };
     };
     if dont && sender.protocol == protocol::TCP {
         let data_offset = segment.linear().get(DATA_OFFSET).map_or(0, |byte| byte >> 4);
-        if segment.len() <= usize::from(data_offset) * 4 {
+        if len <= u32::from(data_offset) * 4 {
             return 0;
         }
     }

@@ -91,6 +91,10 @@ pub(crate) fn send(tx: &DeviceTx, cx: &mut Cx, ends: NdpEnds, message: &NdpMessa
     cx.count(Counter::Ip6OutRequests, 1);
     cx.count(Counter::Ip6OutOctets, packet.len() as u64);
     cx.count(Counter::Ip6OutTransmits, 1);
+    if dst.is_multicast() {
+        cx.count(Counter::Ip6OutMcastPkts, 1);
+        cx.count(Counter::Ip6OutMcastOctets, packet.len() as u64);
+    }
     let frame = match tx.link() {
         LinkType::Ethernet { mac: own } => {
             Some((mac.unwrap_or_else(|| ndp::multicast_mac(dst)), own))

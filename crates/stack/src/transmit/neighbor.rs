@@ -495,5 +495,6 @@ fn push_failed(actions: &mut NeighborActions, reason: DropReason, packets: Packe
 }
 
 pub mod table;
+pub(crate) mod tables;
 #[cfg(test)]
 mod tests;

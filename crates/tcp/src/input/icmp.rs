@@ -41,10 +41,7 @@ use crate::{
 /// Returns the path MTU that a credible report contains. The caller records it for the destination
 /// and passes the resulting value to [`Tcb::set_path_mtu`].
 pub fn on_icmp(tcb: &mut Tcb, cx: &mut Cx<'_>, error: IcmpError, seq: SeqNum) -> Option<u32> {
-    // RFC 5927 §4.1: SND.UNA =< SEG.SEQ < SND.NXT.
-    let in_flight = seq.ge(tcb.snd_una) && seq.lt(tcb.snd_nxt);
-    if !in_flight || tcb.state == State::Close {
-        cx.count(Counter::TcpExtOutOfWindowIcmps);
+    if !is_credible(tcb, cx, seq) {
         return None;
     }
     match error {
@@ -62,6 +59,18 @@ pub fn on_icmp(tcb: &mut Tcb, cx: &mut Cx<'_>, error: IcmpError, seq: SeqNum) ->
         IcmpError::Other => {}
     }
     None
+}
+
+/// Returns whether an ICMP message that quotes a segment with `seq` may be believed: the segment is
+/// in flight (RFC 5927 §4.1: SND.UNA =< SEG.SEQ < SND.NXT). Counts a message that may not.
+#[must_use]
+pub fn is_credible(tcb: &Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
+    let in_flight = seq.ge(tcb.snd_una) && seq.lt(tcb.snd_nxt);
+    if !in_flight || tcb.state == State::Close {
+        cx.count(Counter::TcpExtOutOfWindowIcmps);
+        return false;
+    }
+    true
 }
 
 /// Keeps an ICMP error of an open connection: as its error at once (`IP_RECVERR`), or as the reason

@@ -197,19 +197,26 @@ mod tests {
     /// few names.
     #[test]
     fn names_are_those_of_the_kernel() {
-        for (file, groups) in
-            [("/proc/net/snmp", ["Ip", "Icmp", "Udp"]), ("/proc/net/netstat", ["IpExt"; 3])]
-        {
+        // The columns of each group: those of a row that names them, or in /proc/net/snmp6 one row
+        // for each name. Its counts of single types (`Icmp6InType1`) are those by name.
+        let snmp6 = |text: &str, group: &str| {
+            let names = text.lines().filter_map(|line| line.split_whitespace().next());
+            let of_group = names.filter(|name| name.starts_with(group) && !name.contains("Type"));
+            of_group.map(str::to_owned).collect::<Vec<_>>()
+        };
+        for (file, groups) in [
+            ("/proc/net/snmp", ["Ip", "Icmp", "Udp"]),
+            ("/proc/net/netstat", ["IpExt"; 3]),
+            ("/proc/net/snmp6", ["Ip6", "Icmp6", "Ip6"]),
+        ] {
             let Ok(text) = std::fs::read_to_string(file) else { continue };
             for group in groups {
                 let prefix = format!("{group}:");
-                let Some(header) = text.lines().find(|line| line.starts_with(&prefix)) else {
-                    continue;
-                };
-                let known: Vec<_> = header
-                    .split_whitespace()
-                    .skip(1)
+                let header = text.lines().find(|line| line.starts_with(&prefix));
+                let columns = header.into_iter().flat_map(|row| row.split_whitespace().skip(1));
+                let known: Vec<_> = columns
                     .map(|name| format!("{group}{name}"))
+                    .chain(file.ends_with("6").then(|| snmp6(&text, group)).into_iter().flatten())
                     .collect();
                 let ours: Vec<_> = Counter::ALL
                     .iter()

@@ -44,8 +44,11 @@ fn unknown_codes_and_types_are_kept() {
     assert_eq!(odd, IcmpMessage::Unreachable(Unreachable::Other(12)));
     assert!(odd.is_error());
     let redirect = IcmpMessage::parse::<true>(&[5, 1, 0, 0, 10, 0, 0, 1]).unwrap();
-    assert_eq!(redirect, IcmpMessage::Other { kind: 5 });
+    let gateway = Ipv4Addr::new(10, 0, 0, 1);
+    assert_eq!(redirect, IcmpMessage::Redirect { code: 1, gateway });
     assert!(!redirect.is_error());
+    let timestamp = IcmpMessage::parse::<true>(&[13, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    assert_eq!(timestamp, IcmpMessage::Other { kind: 13 });
     for code in [9, 10, 13] {
         let filtered = IcmpMessage::parse::<true>(&[3, code, 0, 0, 0, 0, 0, 0]);
         assert_eq!(filtered, Ok(IcmpMessage::Unreachable(Unreachable::Prohibited)));

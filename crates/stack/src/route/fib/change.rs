@@ -105,6 +105,7 @@ impl FibBuilder {
             self.fib.addresses.iter().filter(|at| on_it(at)).map(|(_, ip)| ip.addr()).collect();
         self.fib.addresses.retain(|at| !on_it(at));
         self.fib.deprecated.retain(|address| !gone.contains(address));
+        self.fib.temporary.retain(|address| !gone.contains(address));
         self.retain(Table::Local, |route| route.device != device);
         self.add_broadcasts();
         self.retain(Table::Main, |route| route.prefsrc.is_none_or(|ip| !gone.contains(&ip)));
@@ -120,6 +121,7 @@ impl FibBuilder {
         };
         self.fib.addresses.retain(|at| !is_it(at));
         self.fib.deprecated.remove(&address);
+        self.fib.temporary.remove(&address);
         for table in [Table::Local, Table::Main] {
             self.retain(table, |route| route.prefsrc != Some(address));
         }
@@ -152,6 +154,16 @@ impl FibBuilder {
             self.fib.deprecated.insert(address);
         } else {
             self.fib.deprecated.remove(&address);
+        }
+    }
+
+    /// Sets whether an address is temporary (RFC 8981), which the selection of source addresses
+    /// distinguishes.
+    pub fn set_temporary(&mut self, address: IpAddr, temporary: bool) {
+        if temporary {
+            self.fib.temporary.insert(address);
+        } else {
+            self.fib.temporary.remove(&address);
         }
     }
 

@@ -276,7 +276,7 @@ impl StreamState {
                 let sender = ip_output::Sender {
                     tuple: &socket.name.tuple,
                     protocol: protocol::TCP,
-                    fields: socket.settings.ip_fields(),
+                    fields: socket.settings.packet_fields(socket.name.tuple.is_ipv4()),
                     ids: Some(&mut self.ip_id),
                 };
                 let sent = ip_output::output_as(cx, dst.dst.handle(), sender, queue);
@@ -413,5 +413,6 @@ impl StreamState {
 
 /// Returns whether reports of the path MTU affect the socket's segments (`IP_MTU_DISCOVER`).
 pub(super) fn takes_reports(socket: &Connection) -> bool {
-    socket.settings().ip_fields().mtu_discover.is_none_or(MtuDiscover::takes_reports)
+    let fields = socket.settings().packet_fields(socket.name.tuple.is_ipv4());
+    fields.mtu_discover.is_none_or(MtuDiscover::takes_reports)
 }

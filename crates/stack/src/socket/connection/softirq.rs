@@ -15,7 +15,7 @@ use tcp::{IcmpError, SeqNum};
 
 use super::{
     Connection, DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, DEFERRED_TSQ,
-    PENDING_ICMP_MAX, StreamState,
+    PENDING_ICMP_MAX, PendingIcmp, RouterAdvice, StreamState,
 };
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
@@ -150,12 +150,21 @@ impl Connection {
     /// Softirq: processes a report by a router or the peer that a segment of this connection could
     /// not be delivered.
     pub(crate) fn icmp_error(&self, net: &Net, cx: &mut Cx, error: IcmpError, seq: SeqNum) {
+        self.icmp_message(net, cx, PendingIcmp::Error(error), seq);
+    }
+
+    /// Softirq: processes a redirect that quotes a segment with `seq`.
+    pub(crate) fn redirect(&self, net: &Net, cx: &mut Cx, advice: RouterAdvice, seq: SeqNum) {
+        self.icmp_message(net, cx, PendingIcmp::Redirect(advice), seq);
+    }
+
+    fn icmp_message(&self, net: &Net, cx: &mut Cx, message: PendingIcmp, seq: SeqNum) {
         {
             let mut pending = self.icmp.lock().unwrap_or_else(PoisonError::into_inner);
             if pending.len() >= PENDING_ICMP_MAX {
                 return cx.counters().tcp.add(tcp::Counter::TcpExtLockDroppedIcmps, 1);
             }
-            pending.push((error, seq));
+            pending.push((message, seq));
         }
         let _ = self.deferred(net, cx, DEFERRED_ICMP);
     }

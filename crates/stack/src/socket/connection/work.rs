@@ -9,11 +9,11 @@ use std::sync::PoisonError;
 
 use pkt::Packet;
 use sync::Work;
-use tcp::{SegmentHeader, State};
+use tcp::{SegmentHeader, SeqNum, State};
 
 use super::{
-    Connection, DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, StreamState,
-    settle::takes_reports,
+    Connection, DEFERRED_FLUSH, DEFERRED_ICMP, DEFERRED_TIMER, DEFERRED_TRIM, PendingIcmp,
+    RouterAdvice, StreamState, settle::takes_reports,
 };
 use crate::{
     base::ids::DeviceIndex, cx::Cx, header::strip, socket::net::Net,
@@ -116,12 +116,19 @@ impl StreamState {
         }
     }
 
-    /// Processes pending ICMP errors; a smaller path MTU is recorded for all connections to the
+    /// Processes pending ICMP messages; a smaller path MTU is recorded for all connections to the
     /// destination.
     fn take_reports(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         let pending =
             core::mem::take(&mut *socket.icmp.lock().unwrap_or_else(PoisonError::into_inner));
-        for (error, seq) in pending {
+        for (message, seq) in pending {
+            let error = match message {
+                PendingIcmp::Error(error) => error,
+                PendingIcmp::Redirect(advice) => {
+                    self.take_redirect(socket, net, cx, advice, seq);
+                    continue;
+                }
+            };
             let mtu = tcp::on_icmp(&mut self.tcb, &mut cx.tcp(), error, seq);
             if let (Some(mtu), Some(dst)) = (mtu, &self.dst)
                 && takes_reports(socket)
@@ -129,6 +136,23 @@ impl StreamState {
             {
                 self.refresh_dst(socket, net, cx);
             }
+        }
+    }
+
+    /// Applies a redirect for the peer, if it quotes a segment in flight. The next segment looks
+    /// its route up again.
+    fn take_redirect(
+        &self,
+        socket: &Connection,
+        net: &Net,
+        cx: &mut Cx,
+        advice: RouterAdvice,
+        seq: SeqNum,
+    ) {
+        let RouterAdvice { device, router, gateway } = advice;
+        if tcp::is_credible(&self.tcb, &mut cx.tcp(), seq) {
+            let remote = socket.name.tuple.remote.ip();
+            let _ = net.redirect(cx, device, (router, remote, gateway));
         }
     }
 

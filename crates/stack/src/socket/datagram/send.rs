@@ -320,7 +320,7 @@ impl Call<'_> {
         let segment = usize::from(segment);
         let size = if segment == 0 || segment >= len { len } else { segment };
         let (room, max) = (room_in(dst.mtu, v4), room_in(u32::MAX, v4));
-        let is_long = size + UDP_HEADER_LEN > room && (size < len || !self.may_fragment());
+        let is_long = size + UDP_HEADER_LEN > room && (size < len || !self.may_fragment(v4));
         if is_long || len + UDP_HEADER_LEN > max {
             return Err(Errno::EMSGSIZE);
         }
@@ -331,9 +331,9 @@ impl Call<'_> {
     }
 
     /// Whether datagrams that are longer than the path MTU are sent in fragments. Linux:
-    /// `ip_sk_ignore_df`.
-    fn may_fragment(&self) -> bool {
-        let discover = self.socket.settings.ip_fields().mtu_discover;
+    /// `ip_sk_ignore_df`, `ip6_sk_ignore_df`.
+    fn may_fragment(&self, v4: bool) -> bool {
+        let discover = self.socket.settings.packet_fields(v4).mtu_discover;
         !matches!(discover, Some(MtuDiscover::Do | MtuDiscover::Probe | MtuDiscover::Interface))
     }
 
@@ -405,16 +405,13 @@ impl Call<'_> {
 
     /// Returns the IP header fields of a message whose route has this kind.
     fn fields(&self, message: &SendMessage<'_>, kind: RouteKind, v4: bool) -> IpFields {
-        let mut fields = self.socket.settings.ip_fields();
-        if let Some(class) = message.control.tos {
-            fields.set_class(class);
+        let mut fields = self.socket.settings.packet_fields(v4);
+        if let Some(tos) = message.control.tos {
+            fields.tos = tos;
         }
         let multicast = || self.socket.flags.multicast_hops(v4);
         let default = (kind == RouteKind::Multicast).then(multicast);
-        if let Some(hops) = message.control.ttl.or(default) {
-            fields.set_hops(hops);
-        }
-        fields
+        IpFields { ttl: message.control.ttl.or(default).or(fields.ttl), ..fields }
     }
 
     /// Passes IP packets to `to` with these header fields to the link layer. Those to a group are
@@ -458,10 +455,11 @@ fn count_group(cx: &Cx, kind: RouteKind, v4: bool, list: &PacketList) {
 /// IPv6 group whose scope is the interface (RFC 4291 §2.7). Linux: `ip_mc_output`,
 /// `ip6_finish_output2`.
 const fn stays_here(group: IpAddr, fields: IpFields) -> bool {
-    match group {
-        IpAddr::V4(_) => matches!(fields.ttl, Some(0)),
-        IpAddr::V6(ip) => matches!(fields.hop_limit, Some(0)) || ip.octets()[1] & 0x0f <= 1,
-    }
+    let of_interface = match group {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) => ip.octets()[1] & 0x0f <= 1,
+    };
+    of_interface || matches!(fields.ttl, Some(0))
 }
 
 /// Returns the largest number of bytes after the IP header of a packet with this MTU. The length

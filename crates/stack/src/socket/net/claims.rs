@@ -163,7 +163,7 @@ struct Timing {
 impl Timing {
     fn of(cx: &Cx, address: IpAddr) -> Self {
         let sysctls = cx.sysctls();
-        let (interval, retrans) = (sysctls.acd_interval, sysctls.neigh.retrans_time);
+        let (interval, retrans) = (sysctls.acd_interval, sysctls.neigh_v6.retrans_time);
         match address {
             IpAddr::V4(_) => Self {
                 probes: sysctls.acd_probes,

@@ -337,24 +337,6 @@ pub(super) fn tos(value: &OptionValue, state: SocketState) -> Result<u8, Errno> 
     Ok(if state == SocketState::Datagram { low } else { low & TOS_MASK })
 }
 
-/// `IPV6_TCLASS`: as `IP_TOS`, but -1 selects the default of 0, and other numbers outside a byte
-/// are `EINVAL`.
-pub(super) fn traffic_class(value: &OptionValue, state: SocketState) -> Result<u8, Errno> {
-    let class = match int(value)? {
-        -1 => 0,
-        class => u8::try_from(class).map_err(|_| Errno::EINVAL)?,
-    };
-    Ok(if state == SocketState::Datagram { class } else { class & TOS_MASK })
-}
-
-/// `IPV6_UNICAST_HOPS`; -1 becomes `None`, which selects the hop limit of the sysctl.
-pub(super) fn hop_limit(value: &OptionValue) -> Result<Option<u8>, Errno> {
-    match int(value)? {
-        -1 => Ok(None),
-        hops => u8::try_from(hops).map(Some).map_err(|_| Errno::EINVAL),
-    }
-}
-
 /// `IP_MULTICAST_IF`: index of a device and an address, from a `struct ip_mreqn`, a `struct
 /// ip_mreq` or a `struct in_addr`. A number is an index.
 pub(super) fn multicast_interface(value: &OptionValue) -> Result<(u32, Ipv4Addr), Errno> {
@@ -417,6 +399,27 @@ pub(super) fn ttl(value: &OptionValue) -> Result<Option<u8>, Errno> {
         -1 => Ok(None),
         _ => ranged(value, TTL).map(|hops| u8::try_from(hops).ok()),
     }
+}
+
+/// `IPV6_UNICAST_HOPS`; -1 becomes `None`, which selects the hop limit of the sysctl.
+pub(super) fn hop_limit(value: &OptionValue) -> Result<Option<u8>, Errno> {
+    ranged(value, -1..=255).map(|hops| u8::try_from(hops).ok())
+}
+
+/// `IPV6_TCLASS`; -1 selects the default of 0. Only a datagram socket sets the two ECN bits.
+pub(super) fn traffic_class(value: &OptionValue, state: SocketState) -> Result<u8, Errno> {
+    let class = u8::try_from(ranged(value, -1..=255)?).unwrap_or(0);
+    Ok(if state == SocketState::Datagram { class } else { class & TOS_MASK })
+}
+
+/// Returns the value of `IPV6_MTU_DISCOVER`.
+pub(super) fn show_mtu_discover_v6(discover: Option<MtuDiscover>) -> OptionValue {
+    OptionValue::Int(discover.unwrap_or(MtuDiscover::Want) as i32)
+}
+
+/// Returns the value of `IPV6_AUTOFLOWLABEL`. For `None` that is the mode of `auto_flowlabels`.
+pub(super) fn show_flow_label(label: Option<bool>, sysctls: &Sysctls) -> OptionValue {
+    label.unwrap_or(matches!(sysctls.ip6_auto_flowlabels, 1 | 3)).into()
 }
 
 /// `IP_MTU_DISCOVER`.

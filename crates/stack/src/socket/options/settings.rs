@@ -14,7 +14,7 @@ use crate::{
     base::{errno::Errno, ids::CoreId},
     socket::{BusyPoll, demux::BindFlags, family::Family},
     sysctl::{FastOpenKey, Sysctls},
-    transmit::ip_output::IpFields,
+    transmit::ip_output::{IpFields, Ipv6Fields},
 };
 
 /// Options of a socket that has no connection yet, with Linux's defaults.
@@ -41,8 +41,10 @@ pub struct SocketSettings {
     pub(in crate::socket) send_timeout: Option<Duration>,
     /// `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`.
     pub(in crate::socket) busy_poll: BusyPoll,
-    /// `IP_TOS`, `IP_TTL`, `IPV6_TCLASS`, `IPV6_UNICAST_HOPS`, `IP_MTU_DISCOVER`, `SO_PRIORITY`.
+    /// `IP_TOS`, `IP_TTL`, `IP_MTU_DISCOVER`, `SO_PRIORITY`.
     pub(in crate::socket) ip: IpFields,
+    /// `IPV6_TCLASS`, `IPV6_UNICAST_HOPS`, `IPV6_MTU_DISCOVER`, `IPV6_AUTOFLOWLABEL`.
+    pub(in crate::socket) ipv6: Ipv6Fields,
     /// `SO_INCOMING_CPU`.
     pub(in crate::socket) incoming_core: Option<CoreId>,
     /// `QUIETLINE_MAX_PER_SOURCE`; 0 is no limit.

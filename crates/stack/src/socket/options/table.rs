@@ -551,15 +551,15 @@ options! {
         settings { kept.datagram.v4.multicast_all = new } nowhere { () },
         get settings { kept.datagram.v4.multicast_all.into() } socket { true.into() };
 
-    /// The hop limit of sent IPv6 packets, 0 to 255. Default `net.ipv6.conf.all.hop_limit`, which
-    /// -1 restores.
+    /// The hop limit of sent IPv6 packets, 0 to 255; `IP_TTL` is for IPv4 packets. Default
+    /// `net.ipv6.conf.all.hop_limit`, which -1 as `IPV6_UNICAST_HOPS` restores.
     UnicastHops = IPPROTO_IPV6 16, "IPV6_UNICAST_HOPS", Int,
         set ANY { check::hop_limit(given)? } with hop_limit(hops: u8) { Some(hops) }
-        settings { kept.ip.hop_limit = new }
-        socket { socket.settings().change_ip(|ip| ip.hop_limit = new) },
-        get settings { check::show(kept.ip.hop_limit.unwrap_or(sysctls.ip6_hop_limit)) }
+        settings { kept.ipv6.hop_limit = new }
+        socket { socket.settings().change_ipv6(|ipv6| ipv6.hop_limit = new) },
+        get settings { check::show(kept.ipv6.hop_limit.unwrap_or(sysctls.ip6_hop_limit)) }
         socket { {
-            let hops = socket.settings().ip_fields().hop_limit;
+            let hops = socket.settings().ipv6_fields().hop_limit;
             check::show(hops.unwrap_or_else(|| cx.sysctls_of(net).ip6_hop_limit))
         } };
 
@@ -584,16 +584,34 @@ options! {
         settings { kept.datagram.v6.multicast_loop = new } nowhere { () },
         get settings { kept.datagram.v6.multicast_loop.into() } socket { true.into() };
 
+    /// As `IP_MTU_DISCOVER`, for IPv6 packets, which no router fragments. Default
+    /// `IPV6_PMTUDISC_WANT`.
+    MtuDiscoverV6 = IPPROTO_IPV6 23, "IPV6_MTU_DISCOVER", Int,
+        set ANY { check::mtu_discover(given)? }
+        with mtu_discover_v6(mode: MtuDiscover) { Some(mode) }
+        settings { kept.ipv6.mtu_discover = new }
+        socket { socket.settings().change_ipv6(|ipv6| ipv6.mtu_discover = new) },
+        get settings { check::show_mtu_discover_v6(kept.ipv6.mtu_discover) }
+        socket { check::show_mtu_discover_v6(socket.settings().ipv6_fields().mtu_discover) };
+
     /// Path MTU of an IPv6 socket, as `IP_MTU`.
     PathMtuV6 = IPPROTO_IPV6 24, "IPV6_MTU", Int,
         get settings { return Err(Errno::ENOTCONN) } tcb { check::show(tcb.path_mtu()) };
 
-    /// Queues ICMPv6 errors about sent datagrams. If off, the default, a connected socket gets the
-    /// permanent ones.
+    /// As `IP_RECVERR`. A datagram socket has both options, each for the packets of its IP version;
+    /// on other sockets, both names are one option.
     ReceiveErrorV6 = IPPROTO_IPV6 25, "IPV6_RECVERR", Int,
-        set DATAGRAM { check::flag(given)? }
-        settings { kept.datagram.v6.receive_error = new } nowhere { () },
-        get settings { kept.datagram.v6.receive_error.into() } socket { false.into() };
+        set ANY { check::flag(given)? }
+        settings { match state {
+            SocketState::Datagram => kept.datagram.v6.receive_error = new,
+            _ => kept.tcp.receive_error = new,
+        } }
+        tcb { tcb.set_receive_error(new) },
+        get settings { match state {
+            SocketState::Datagram => kept.datagram.v6.receive_error.into(),
+            _ => kept.tcp.receive_error.into(),
+        } }
+        tcb { tcb.receive_error().into() };
 
     /// Limits an IPv6 socket to IPv6 peers. If off, IPv4 peers connect too, and have v4-mapped
     /// addresses. Default `net.ipv6.bindv6only`.
@@ -610,15 +628,28 @@ options! {
         settings { kept.datagram.v6.multicast_all = new } nowhere { () },
         get settings { kept.datagram.v6.multicast_all.into() } socket { true.into() };
 
-    /// The traffic class of sent IPv6 packets (RFC 8200 §7), as `IP_TOS` for IPv4, but without a
-    /// priority. Default 0, which -1 restores.
+    /// The traffic class of sent IPv6 packets; `IP_TOS` is for IPv4 packets. On a datagram socket,
+    /// the number includes the two ECN bits; on other sockets these bits are ignored, because TCP
+    /// sets them. Default 0, which -1 restores.
     TrafficClass = IPPROTO_IPV6 67, "IPV6_TCLASS", Int,
         set ANY { check::traffic_class(given, state)? }
         with traffic_class(class: u8) { class & check::TOS_MASK }
-        settings { kept.ip.traffic_class = new }
-        socket { socket.settings().change_ip(|ip| ip.traffic_class = new) },
-        get settings { check::show(kept.ip.traffic_class) }
-        socket { check::show(socket.settings().ip_fields().traffic_class) };
+        settings { kept.ipv6.traffic_class = new }
+        socket { socket.settings().change_ipv6(|ipv6| ipv6.traffic_class = new) },
+        get settings { check::show(kept.ipv6.traffic_class) }
+        socket { check::show(socket.settings().ipv6_fields().traffic_class) };
+
+    /// Whether sent IPv6 packets carry a flow label. `net.ipv6.auto_flowlabels` selects the
+    /// default, and may force it.
+    AutoFlowLabel = IPPROTO_IPV6 70, "IPV6_AUTOFLOWLABEL", Int,
+        set ANY { Some(check::flag(given)?) } with auto_flow_label(on: bool) { Some(on) }
+        settings { kept.ipv6.flow_label = new }
+        socket { socket.settings().change_ipv6(|ipv6| ipv6.flow_label = new) },
+        get settings { check::show_flow_label(kept.ipv6.flow_label, sysctls) }
+        socket { {
+            let label = socket.settings().ipv6_fields().flow_label;
+            check::show_flow_label(label, cx.sysctls_of(net))
+        } };
 
     /// Sends small segments at once: Nagle's algorithm is off. Default off.
     NoDelay = IPPROTO_TCP 1, "TCP_NODELAY", Int,

@@ -219,6 +219,36 @@ fn setting_the_type_of_service_sets_the_priority() {
     bench.finish();
 }
 
+#[test]
+fn the_fields_of_ipv6_packets_have_linuxs_bounds() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.int(O::UnicastHops), 64);
+    for (option, refused) in [
+        (O::UnicastHops, -2),
+        (O::UnicastHops, 256),
+        (O::TrafficClass, -2),
+        (O::TrafficClass, 256),
+        (O::MtuDiscoverV6, 6),
+    ] {
+        assert_eq!(bench.set(option, refused), Err(Errno::EINVAL), "{} {refused}", option.name());
+    }
+    for (option, set, shown) in [
+        (O::UnicastHops, 0, 0),
+        (O::UnicastHops, 255, 255),
+        (O::UnicastHops, -1, 64),
+        (O::TrafficClass, 0xff, 0xfc),
+        (O::TrafficClass, -1, 0),
+        (O::MtuDiscoverV6, 5, 5),
+        (O::AutoFlowLabel, 0, 0),
+    ] {
+        bench.set(option, set).unwrap();
+        assert_eq!(bench.int(option), shown, "{} {set}", option.name());
+    }
+    // The options of the two versions do not change each other.
+    assert_eq!((bench.int(O::TimeToLive), bench.int(O::TypeOfService)), (64, 0));
+    bench.finish();
+}
+
 /// Options of connections that can be set and read.
 fn of_connections() -> impl Iterator<Item = O> {
     let both = |option: &O| option.access() == Access::Both && !is_of_datagrams(*option);

@@ -1,5 +1,5 @@
-//! Neighbor table of a host: one entry per address and device. The table carries out the actions
-//! that the state machine of an entry returns.
+//! Neighbor table of one IP version: one entry per address and device. The table carries out the
+//! actions that the state machine of an entry returns.
 //!
 //! Below: [`crate::transmit::neighbor`], the state machine. Above: `link_output::output`, which
 //! reads `NeighborEntry::resolved` for every list of packets. Linux: net/core/neighbour.c,
@@ -102,7 +102,7 @@ pub(crate) trait Upper: Send + Sync {
     fn unreachable(&self, cx: &mut Cx, device: DeviceIndex, packet: &Packet);
 }
 
-/// Neighbor table of a host.
+/// Neighbor table of one IP version.
 #[derive(Debug)]
 pub(crate) struct NeighborTable {
     entries: Mutex<Entries>,
@@ -515,7 +515,7 @@ impl NeighborEntry {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let before = state.state();
             state.on_confirmed(Instant::from_nanos(self.confirmed_ns.load(Ordering::Relaxed)));
-            let actions = apply(&mut state, cx, &cx.sysctls().neigh);
+            let actions = apply(&mut state, cx, cx.sysctls().neigh_of(self.ip));
             if state.state() == NudState::Failed && before != NudState::Failed {
                 cx.count(Counter::NeighResFailed, 1);
             }
