@@ -224,7 +224,7 @@ impl Call<'_> {
         let made = match socket.kind {
             SocketKind::Udp => self.make_datagrams(cx, message, &dst, &tuple, hash),
             SocketKind::Ping => {
-                let mtu = if self.may_fragment() { u32::MAX } else { dst.mtu };
+                let mtu = if self.may_fragment(v4) { u32::MAX } else { dst.mtu };
                 make_echo(cx, message, mtu, &tuple, hash)
             }
         };

@@ -410,7 +410,8 @@ impl Net {
             IpAddr::V4(_) => true,
             IpAddr::V6(ip) => ip.is_unicast_link_local(),
         };
-        source_address::select(self.fib(&rcu), device, to).filter(usable).unwrap_or(match to {
+        let source = source_address::select(self.fib(&rcu), device, to, false);
+        source.filter(usable).unwrap_or(match to {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         })
