@@ -332,7 +332,7 @@ impl FragmentTable {
 
     /// Adds a fragment that fits.
     fn add(&mut self, key: DatagramKey, place: &Place, packet: Packet) {
-        let datagram = self.datagrams.get_mut(&key).expect("made above");
+        let datagram = self.datagrams.get_mut(&key).expect("the datagram was made above");
         let (offset, len) = (u32::from(place.offset), part_len(place, &packet));
         let truesize = u64::from(packet.truesize());
         let whole_len = len + u32::from(place.header_len);
