@@ -338,7 +338,7 @@ pub fn judge_ipv4(packet: &[u8], mtu: u32) -> Result<Seen, String> {
         return Err(format!("IP checksum: {ip:?}"));
     }
     match ip.protocol {
-        protocol::ICMP | protocol::UDP if ip.fragment.is_piece() && !ip.fragment.dont => {
+        protocol::ICMP | protocol::UDP if ip.fragment.is_fragment() && !ip.fragment.dont => {
             Ok(Seen::Fragment(ip, payload.to_vec()))
         }
         protocol::TCP => judge_tcp(ip, payload),

@@ -312,7 +312,7 @@ fn read_extensions(
             header.fragment = chain.fragment;
             header.header_len += chain.len;
             header.payload_len -= u32::from(chain.len);
-            if chain.has_fragment && !chain.fragment.is_piece() {
+            if chain.has_fragment && !chain.fragment.is_fragment() {
                 // An atomic fragment is processed at once, whatever other fragments have its
                 // identification (RFC 6946).
                 rx.cx.count(Counter::Ip6ReasmReqds, 1);
@@ -579,7 +579,7 @@ fn read_whole<const V4: bool>(
     if !V4 && extension::is_extension(header.protocol) {
         protocol_at = read_extensions(rx, &mut header, whole)?;
     }
-    if header.fragment.is_piece() {
+    if header.fragment.is_fragment() {
         // A datagram in fragments that is a fragment itself. Each datagram could complete another
         // one in turn, as deep as a sender likes.
         count_header_error::<V4>(rx.cx, DropReason::IpOptions);

@@ -388,7 +388,7 @@ impl Router {
             let next_hop = dst.neighbor.as_ref().map(|neighbor| neighbor.ip());
             hop.index == dst.dst.tail().device
                 && hop.mtu == dst.mtu
-                && hop.metrics == path.metrics
+                && hop.metrics == dst.metrics
                 && next_hop.is_none_or(|ip| ip == hop.next_hop)
         })
     }
