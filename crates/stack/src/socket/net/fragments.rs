@@ -137,7 +137,7 @@ pub struct Whole {
     pub payload_len: u32,
     /// ECN field (RFC 3168 §5.3).
     pub ecn: Ecn,
-    /// Whether the datagram was sent with DF, as path MTU discovery with fragments would.
+    /// Whether the longest fragment had DF. The sender then discovers the path MTU with fragments.
     pub dont: bool,
 }
 
