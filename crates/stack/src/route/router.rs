@@ -496,8 +496,7 @@ impl Router {
         let source = match (source.or(next.source), route.kind) {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
-            // A device has several IPv6 addresses, among which the destination selects
-            // (RFC 6724 §5).
+            // Among the IPv6 addresses of a device, the destination selects (RFC 6724 §5).
             (None, kind) => source_address::select(fib, index, remote)
                 .or_else(|| initial_source(kind, remote))
                 .ok_or(Errno::EADDRNOTAVAIL)?,
