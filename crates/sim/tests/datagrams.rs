@@ -182,14 +182,14 @@ mod tests {
         };
         let wire = WireConfig { forward: loss, backward: loss, seed: 5, ..WireConfig::default() };
         let mut world = World::pair(5, &wire).expect("a valid wire");
-        let client = bind(&mut world, 0, ::V4.at(1, 1000));
-        let server = bind(&mut world, 1, ::V4.at(2, PORT));
+        let client = bind(&mut world, 0, Version::V4.at(1, 1000));
+        let server = bind(&mut world, 1, Version::V4.at(2, PORT));
         let hosts = world.hosts.clone();
         let mut received = 0;
         let mut buf = vec![0; 65_536];
         for number in 0..COUNT {
             let bytes = payload(number, 8000);
-            let message = SendMessage::to(&bytes, ::V4.at(2, PORT));
+            let message = SendMessage::to(&bytes, Version::V4.at(2, PORT));
             client.send(&hosts[0], world.app(0), &message).expect("room");
             world.pass(Duration::from_millis(5));
             while let Ok(got) = server.recv(&hosts[1], world.app(1), &mut buf, false) {
