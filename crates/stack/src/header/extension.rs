@@ -355,7 +355,8 @@ mod tests {
             let at = headers.len();
             headers.extend_from_slice(&[0xff; FRAGMENT_HEADER_LEN]);
             emit_fragment(&mut headers[at..], protocol::UDP, fragment, 0x0123_4567);
-            let chain = read(headers[6], &headers[IPV6_HEADER_LEN..]).expect("a valid chain");
+            let chain =
+                read(headers[6], &headers[IPV6_HEADER_LEN..]).expect("the test wrote the chain");
             assert_eq!((chain.fragment, chain.protocol), (fragment, protocol::UDP));
             assert_eq!(headers[at + 4..], [0x01, 0x23, 0x45, 0x67]);
             let mut expected = headers[..at].to_vec();

@@ -283,7 +283,8 @@ fn report<const V4: bool>(
 }
 
 /// Passes an IPv4 redirect to the connection of the quoted packet, which validates it, or applies
-/// it if it quotes a datagram or an echo request of an open socket. RFC 1122 §3.2.2.2; Linux: `icmp_redirect`.
+/// it if it quotes a datagram or an echo request of an open socket. RFC 1122 §3.2.2.2; Linux:
+/// `icmp_redirect`.
 fn redirect(rx: &mut Rx<'_, '_>, router: IpAddr, gateway: IpAddr, mut packet: Packet) -> Verdict {
     let (net, cx) = (rx.net, &mut *rx.cx);
     if !cx.sysctls().accept_redirects {

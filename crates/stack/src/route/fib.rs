@@ -118,8 +118,7 @@ impl Route {
                 None => return NextHop { source: self.prefsrc.or(hop.source), ..*hop },
             }
         }
-        // A route all of whose next hops are dead is removed from the table.
-        unreachable!("a route without a next hop: {self:?}")
+        unreachable!("the table has no route whose next hops are all dead: {self:?}")
     }
 
     /// Whether some flow leaves by `device`.

@@ -554,8 +554,7 @@ impl Router {
         let source = match (source.or(next.source), route.kind) {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
-            // A device has several IPv6 addresses, among which the destination selects
-            // (RFC 6724 §5).
+            // Among the IPv6 addresses of a device, the destination selects (RFC 6724 §5).
             (None, kind) => select_source(cx, fib, index, kind, remote)?,
         };
         // RFC 1122 §3.2.1.3 (g): a loopback address must not appear outside the host.

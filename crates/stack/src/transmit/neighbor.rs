@@ -401,7 +401,7 @@ impl Neighbor {
         self.state == NudState::Failed || now.saturating_duration_since(used) >= time
     }
 
-    /// Whether the neighbor has failed, or has not changed for `time`.
+    /// Whether the neighbor has failed, or has not changed for `time` (see `updated`).
     fn is_settled(&self, now: Instant, time: Duration) -> bool {
         self.state == NudState::Failed || now.saturating_duration_since(self.updated) >= time
     }

@@ -37,7 +37,7 @@ pub(crate) fn via(next_hop: &str) -> RouteSpec {
 }
 
 impl Net {
-    /// Adds `routes` to the client.
+    /// Adds `routes` to the client. Settings of devices are those of the client's devices.
     pub(crate) fn new(
         wire: &WireConfig,
         settings: &[(&str, &str)],
@@ -50,7 +50,7 @@ impl Net {
         };
         let [(left0, right0), (left1, right1)] = [pair("red"), pair("blue")];
         let devices = [&left0, &left1].map(Arc::downgrade);
-        let host = |ends: [Arc<Wire>; 2], addresses: [&[&str]; 2], routes| {
+        let host = |ends: [Arc<Wire>; 2], addresses: [&[&str]; 2], routes, is_client| {
             let devices = ends
                 .into_iter()
                 .zip(addresses)
@@ -60,16 +60,18 @@ impl Net {
                 })
                 .collect();
             let mut config = HostConfig { devices, routes, cores: 1, ..HostConfig::replay(0) };
-            for (name, value) in settings {
+            let is_device = |name: &str| name.starts_with("net.quietline.dev.");
+            for (name, value) in settings.iter().filter(|row| is_client || !is_device(row.0)) {
                 config.sysctls.set(name, value).expect("a setting");
             }
             Host::new(&memory, config).expect("valid")
         };
-        let client = host([left0, left1], [&["10.0.0.1/24"], &["10.1.0.1/24"]], routes);
+        let client = host([left0, left1], [&["10.0.0.1/24"], &["10.1.0.1/24"]], routes, true);
         let server = host(
             [right0, right1],
             [&["10.0.0.2/24"], &["10.1.0.2/24", "192.0.2.9/32"]],
             Vec::new(),
+            false,
         );
         let mut cx = Cx::replay(&memory, 1);
         cx.now = Instant::from_secs(1000);

@@ -152,12 +152,12 @@ fn metrics_of_the_route_shape_the_connection() {
     let tcb = net.tcb(Side::A);
     let info = tcb.info();
     assert_eq!(info.cwnd, 3 * info.snd_mss);
-    assert_eq!(tcb.congestion(), Algorithm::Reno, "the route's, not the socket's");
+    assert_eq!(tcb.congestion(), Algorithm::Reno, "not the algorithm of the route");
     assert_eq!(tcb.window_clamp(), 20_000);
-    assert!(tcb.ack.is_quick(), "before any data");
+    assert!(tcb.ack.is_quick(), "quick ACKs have not started before any data");
     // The measured time is 20 ms: 400 ms plus twice as much.
     assert_eq!(info.rto, Duration::from_millis(1200));
-    assert_eq!(net.tcb(Side::B).info().cwnd, 10 * 988, "the peer's route has none");
+    assert_eq!(net.tcb(Side::B).info().cwnd, 10 * 988, "the peer's route changed its window");
     net.finish_clean();
 }
 

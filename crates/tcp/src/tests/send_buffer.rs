@@ -302,7 +302,8 @@ fn exhausted_fragments_do_not_bypass_the_limits() {
         net.host(Side::A).options.notsent_lowat = lowat;
         net.open();
         net.run_for(Duration::from_millis(100));
-        let pages = net.call(Side::A, |_, cx| Pages::new(cx.pool, 1000)).expect("memory");
+        let pages =
+            net.call(Side::A, |_, cx| Pages::new(cx.pool, 1000)).expect("the pool has memory");
         let write =
             |net: &mut Net| net.call(Side::A, |tcb, cx| tcb.send(cx, &[pages.range(0..1)], true));
         let writes = (0..3000).take_while(|_| write(&mut net) == Ok(1)).count();

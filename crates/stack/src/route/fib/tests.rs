@@ -351,7 +351,7 @@ fn a_next_hop_is_dead_while_its_device_is_down() {
     builder.device_down(DeviceIndex(2));
     assert_eq!(shares(&builder), [1000, 0]);
     builder.device_down(DeviceIndex(1));
-    assert_eq!(found(&builder.build(), "8.8.8.8"), None, "no next hop is left");
+    assert_eq!(found(&builder.build(), "8.8.8.8"), None, "a dead next hop is used");
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn a_segment_queued_for_an_owner_is_not_reported_as_flushed() {
     };
     let is_answered = || tcp::is_settled_after_read(&server.lock.own().tcb);
     for (meets_owner, last) in [(false, false), (false, true), (true, false), (true, true)] {
-        let mut packet = cx.pool.alloc().expect("memory");
+        let mut packet = cx.pool.alloc().expect("the pool has memory");
         assert_eq!(packet.append(&mut cx.pool, b"data"), 4);
         repeated.emit(packet.push(repeated.header_bytes()));
         let entered = cx.enter(&host);

@@ -131,7 +131,7 @@ mod tests {
 
     /// Returns a received datagram from `port`, with its headers in front of the payload.
     fn datagram(pool: &mut Pool, port: u8, payload: &[u8]) -> Packet {
-        let mut packet = pool.alloc().expect("memory");
+        let mut packet = pool.alloc().expect("the pool has memory");
         let mut headers = [0; 28];
         (headers[12], headers[21]) = (10, port);
         assert_eq!(packet.append(pool, &headers), 28);

@@ -69,8 +69,8 @@ impl DatagramSocket {
     /// Receives one datagram. With `peek`, the datagram stays in the queue.
     ///
     /// # Errors
-    /// The pending error; `EAGAIN` if no datagram waits, `ENETDOWN` once the socket was closed, also
-    /// by the shutdown of the host or the loss of its address.
+    /// The pending error; `EAGAIN` if no datagram waits, `ENETDOWN` once the socket was closed,
+    /// also by the shutdown of the host or the loss of its address.
     pub fn recv(
         &self,
         net: &Net,

@@ -137,7 +137,7 @@ pub struct Whole {
     pub payload_len: u32,
     /// ECN field (RFC 3168 §5.3).
     pub ecn: Ecn,
-    /// Whether the datagram was sent with DF, as path MTU discovery with fragments would.
+    /// Whether the longest fragment had DF. The sender then discovers the path MTU with fragments.
     pub dont: bool,
 }
 
@@ -332,7 +332,7 @@ impl FragmentTable {
 
     /// Adds a fragment that fits.
     fn add(&mut self, key: DatagramKey, place: &Place, packet: Packet) {
-        let datagram = self.datagrams.get_mut(&key).expect("made above");
+        let datagram = self.datagrams.get_mut(&key).expect("the datagram was made above");
         let (offset, len) = (u32::from(place.offset), part_len(place, &packet));
         let truesize = u64::from(packet.truesize());
         let whole_len = len + u32::from(place.header_len);

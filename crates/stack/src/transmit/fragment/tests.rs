@@ -16,7 +16,7 @@ fn context() -> Cx {
 /// Returns a UDP packet whose payload counts up.
 fn packet(cx: &mut Cx, payload_len: usize, dont: bool) -> (Packet, Vec<u8>) {
     let payload: Vec<u8> = (0..payload_len).map(|at| (at % 251).to_le_bytes()[0]).collect();
-    let mut packet = cx.pool.alloc().expect("memory");
+    let mut packet = cx.pool.alloc().expect("the pool has memory");
     assert_eq!(packet.append(&mut cx.pool, &payload), payload_len);
     let header = IpHeader {
         src: IpAddr::V4([10, 0, 0, 1].into()),
@@ -28,7 +28,7 @@ fn packet(cx: &mut Cx, payload_len: usize, dont: bool) -> (Packet, Vec<u8>) {
         id: 0x1234,
         fragment: Fragment { dont, ..Fragment::default() },
         header_len: 20,
-        payload_len: u32::try_from(payload_len).expect("small"),
+        payload_len: u32::try_from(payload_len).expect("the length is small"),
     };
     header.emit::<true>(packet.push(IPV4_HEADER_LEN));
     packet.meta_mut().protocol = EtherType::IPV4;
@@ -42,12 +42,12 @@ proptest! {
         let cx = &mut context();
         let (packet, payload) = packet(cx, len, false);
         prop_assume!(packet.len() > mtu as usize);
-        let fragments = fragment(cx, packet, mtu).map_err(|(reason, _)| reason).expect("it may");
+        let fragments = fragment(cx, packet, mtu).map_err(|(reason, _)| reason).expect("the packet may be fragmented");
         let count = fragments.len();
         let mut joined = Vec::new();
         for (index, part) in fragments.into_iter().enumerate() {
             prop_assert!(part.len() <= mtu as usize);
-            let header = ip::parse::<true>(part.linear(), part.len()).expect("a valid header");
+            let header = ip::parse::<true>(part.linear(), part.len()).expect("the stack wrote the header");
             prop_assert_eq!(header.total_len(), part.len());
             prop_assert_eq!(usize::from(header.fragment.offset), joined.len());
             prop_assert_eq!(header.fragment.more, index + 1 < count);
@@ -82,8 +82,10 @@ fn a_partial_checksum_is_completed_before_the_cut() {
     assert!(packet.require_linear(at + 2));
     packet.linear_mut()[at..at + 2].fill(0);
     packet.meta_mut().tx_checksum = TxChecksum::Partial { start: 20, offset: 6 };
-    let fragments = fragment(cx, packet, 1500).map_err(|(reason, _)| reason).expect("it may");
-    let first = fragments.into_iter().next().expect("one").to_vec();
+    let fragments = fragment(cx, packet, 1500)
+        .map_err(|(reason, _)| reason)
+        .expect("the packet may be fragmented");
+    let first = fragments.into_iter().next().expect("there is a fragment").to_vec();
     let mut sum = pkt::Sum::default();
     sum.add_bytes(&payload);
     assert_eq!(first[at..at + 2], sum.finish().to_be_bytes());
@@ -94,7 +96,7 @@ proptest! {
     fn fragments_of_ipv6_fit_the_mtu_and_hold_the_payload(len in 0_usize..65_536, mtu in 1280_u32..9000) {
         let cx = &mut Cx::replay(&Memory::new(16 << 20), 1);
         let payload: Vec<u8> = (0..len).map(|at| (at % 251).to_le_bytes()[0]).collect();
-        let mut packet = cx.pool.alloc().expect("memory");
+        let mut packet = cx.pool.alloc().expect("the pool has memory");
         prop_assert_eq!(packet.append(&mut cx.pool, &payload), len);
         let ip = |tail| IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, tail));
         let header = IpHeader {
@@ -107,22 +109,22 @@ proptest! {
             id: 0,
             fragment: Fragment::default(),
             header_len: 40,
-            payload_len: u32::try_from(len).expect("small"),
+            payload_len: u32::try_from(len).expect("the length is small"),
         };
         header.emit::<false>(packet.push(IPV6_HEADER_LEN));
         packet.meta_mut().protocol = EtherType::IPV6;
         prop_assume!(packet.len() > mtu as usize);
-        let fragments = fragment(cx, packet, mtu).map_err(|(reason, _)| reason).expect("it may");
+        let fragments = fragment(cx, packet, mtu).map_err(|(reason, _)| reason).expect("the packet may be fragmented");
         let count = fragments.len();
         let mut joined = Vec::new();
         let mut ids = Vec::new();
         for (index, part) in fragments.into_iter().enumerate() {
             prop_assert!(part.len() <= mtu as usize);
             let bytes = part.to_vec();
-            let header = ip::parse::<false>(&bytes, bytes.len()).expect("a valid header");
+            let header = ip::parse::<false>(&bytes, bytes.len()).expect("the stack wrote the header");
             prop_assert_eq!((header.total_len(), header.hop_limit), (part.len(), 9));
             prop_assert_eq!((header.traffic_class, header.flow_label), (0x48, 0x1_2345));
-            let chain = extension::read(header.protocol, &bytes[IPV6_HEADER_LEN..]).expect("a chain");
+            let chain = extension::read(header.protocol, &bytes[IPV6_HEADER_LEN..]).expect("the stack wrote the chain");
             prop_assert_eq!((chain.protocol, chain.len), (protocol::UDP, 8));
             prop_assert_eq!(usize::from(chain.fragment.offset), joined.len());
             prop_assert_eq!(chain.fragment.more, index + 1 < count);

@@ -210,8 +210,9 @@ impl Entries {
         }
     }
 
-    /// Removes the entries that have not been used for `gc_stale_time`, at most once per
-    /// `gc_interval`, from a table of `gc_thresh1` entries or more.
+    /// Removes the unused entries that failed or were neither used nor confirmed for
+    /// `gc_stale_time`, at most once per `gc_interval`, from a table of `gc_thresh1` entries or
+    /// more.
     ///
     /// Differs from Linux: the caller adds an entry. There is no timer (`neigh_periodic_work`), so
     /// that an idle host sleeps.
@@ -228,8 +229,8 @@ impl Entries {
     }
 
     /// Removes unused entries from a table beyond `gc_thresh2`, until it has no more than that, at
-    /// most once per [`FLUSH_INTERVAL`]. Entries that have changed since then stay: their
-    /// resolution may be in progress. Linux: `neigh_forced_gc`.
+    /// most once per [`FLUSH_INTERVAL`]. An entry that has changed within this time stays, unless
+    /// it failed. Linux: `neigh_forced_gc`.
     fn flush(&mut self, now: Instant) {
         let limit = self.config.gc_thresh2 as usize;
         let last = self.flushed_at;
@@ -325,10 +326,10 @@ impl NeighborTable {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).config = config;
     }
 
-    /// Returns the entry of `ip`, and creates it if necessary. A table beyond `gc_thresh1` removes
-    /// old entries, one beyond `gc_thresh2` or `gc_thresh3` unused ones.
-    /// If all entries are in use, the table may grow to [`OVERFLOW`] times `gc_thresh3`, because a
-    /// refusal would interrupt a connection. Returns `None` beyond that.
+    /// Returns the entry of `ip`, and creates it if necessary. A new entry beyond `gc_thresh1`
+    /// removes old ones, and one beyond `gc_thresh2` or `gc_thresh3` unused ones. If all entries
+    /// are in use, the table may grow to [`OVERFLOW`] times `gc_thresh3`, because a refusal would
+    /// interrupt a connection. Returns `None` beyond that.
     pub(crate) fn entry(
         &self,
         device: DeviceIndex,

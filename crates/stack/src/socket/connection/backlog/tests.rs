@@ -12,7 +12,7 @@ fn pool() -> Pool {
 
 /// Builds a segment of `payload` at `seq` that acknowledges 500.
 fn segment(pool: &mut Pool, seq: u32, payload: &[u8]) -> Segment {
-    let mut packet = pool.alloc().expect("memory");
+    let mut packet = pool.alloc().expect("the pool has memory");
     assert_eq!(packet.append(pool, payload), payload.len());
     let header = SegmentHeader {
         seq: SeqNum(seq),

@@ -31,7 +31,7 @@ impl Bench {
     fn give_as(&mut self, key: DatagramKey, place: Place, end: u32) -> Effect {
         let mut bytes = vec![0xee; usize::from(place.header_len)];
         bytes.extend((u32::from(place.offset)..end).map(|at| pattern(&key, at)));
-        let mut packet = self.pool.alloc().expect("memory");
+        let mut packet = self.pool.alloc().expect("the pool has memory");
         assert_eq!(packet.append(&mut self.pool, &bytes), bytes.len());
         let effect = self.table.insert(key, place, packet, &self.limits, self.now);
         self.table.check_all();
@@ -116,7 +116,7 @@ fn datagrams_differ_by_each_field_of_their_key() {
     }
     assert_eq!(bench.table.len(), 6);
     for key in keys {
-        let whole = bench.give(key, 8, 16, false).whole.expect("complete");
+        let whole = bench.give(key, 8, 16, false).whole.expect("the datagram is complete");
         assert_eq!(joined(&whole), (0..16).map(|at| pattern(&key, at)).collect::<Vec<_>>());
     }
 }
@@ -164,7 +164,7 @@ fn the_largest_datagram_of_ipv6_is_complete() {
         assert!(bench.give_as(key_v6(1, 7), Place { offset, ..place }, end).whole.is_none());
     }
     let last = Place { offset: 65_520, more: false, ..place };
-    let whole = bench.give_as(key_v6(1, 7), last, 65_535).whole.expect("complete");
+    let whole = bench.give_as(key_v6(1, 7), last, 65_535).whole.expect("the datagram is complete");
     assert_eq!(whole.payload_len, 65_535);
 }
 
@@ -224,7 +224,7 @@ fn an_empty_fragment_ends_its_datagram() {
 fn bytes_behind_a_multiple_of_eight_are_cut_if_fragments_follow() {
     let mut bench = Bench::new();
     bench.give(key(1, 7), 0, 805, true);
-    let whole = bench.give(key(1, 7), 800, 810, false).whole.expect("complete");
+    let whole = bench.give(key(1, 7), 800, 810, false).whole.expect("the datagram is complete");
     assert_eq!(joined(&whole).len(), 810);
 }
 
@@ -267,7 +267,7 @@ fn an_incomplete_datagram_ends_when_its_time_is_over() {
     let deadline = bench.now + LIMITS.time;
     assert_eq!(effect.arm, Some(deadline));
     bench.now += Duration::from_secs(10);
-    assert_eq!(bench.give(key(1, 8), 800, 1600, true).arm, None, "the timer is armed");
+    assert_eq!(bench.give(key(1, 8), 800, 1600, true).arm, None, "an armed timer is armed again");
     let (ended, next) = bench.table.expire(bench.now);
     assert!(ended.is_empty() && next == Some(deadline));
     let (ended, next) = bench.table.expire(deadline);
@@ -298,7 +298,10 @@ fn fragments_too_far_apart_belong_to_different_datagrams() {
     for id in 0..100 {
         bench.give(key(2, id), 0, 8, true);
     }
-    assert!(bench.give(key(1, 7), 8, 16, false).whole.is_some(), "another source's do not count");
+    assert!(
+        bench.give(key(1, 7), 8, 16, false).whole.is_some(),
+        "another source's fragments count"
+    );
 }
 
 #[test]
@@ -316,7 +319,10 @@ fn a_flood_of_one_source_ends_its_own_datagrams() {
         }
     }
     assert!(ended > 900);
-    assert!(bench.give(key(1, 7), 1480, 1500, false).whole.is_some(), "the first source's");
+    assert!(
+        bench.give(key(1, 7), 1480, 1500, false).whole.is_some(),
+        "the first source's datagram was dropped"
+    );
     // The flood's oldest went first.
     assert!(bench.give(key(2, 999), 1480, 1500, false).whole.is_some());
     assert!(bench.give(key(2, 0), 1480, 1500, false).whole.is_none());
@@ -346,7 +352,7 @@ fn tiny_fragments_complete_their_datagram() {
             bench.give(key(1, 7), index * 8, u32::from(index) * 8 + 8, index < 7).whole.is_none()
         );
     }
-    let whole = bench.give(key(1, 7), 0, 8, true).whole.expect("complete");
+    let whole = bench.give(key(1, 7), 0, 8, true).whole.expect("the datagram is complete");
     assert_eq!(joined(&whole).len(), 64);
 }
 
