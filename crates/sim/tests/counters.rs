@@ -14,7 +14,7 @@ mod tests {
     };
 
     /// Rows of /proc/net/snmp, /proc/net/netstat and /proc/net/snmp6 of Linux 6.18, by group.
-    const LINUX: [(&str, &str); 8] = [
+    const LINUX: [(&str, &str); 9] = [
         (
             "Ip",
             "Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors ForwDatagrams InUnknownProtos InDiscards InDelivers
@@ -84,6 +84,10 @@ mod tests {
             InMLDv2Reports OutDestUnreachs OutPktTooBigs OutTimeExcds OutParmProblems OutEchos OutEchoReplies
             OutGroupMembQueries OutGroupMembResponses OutGroupMembReductions OutRouterSolicits
             OutRouterAdvertisements OutNeighborSolicits OutNeighborAdvertisements OutRedirects OutMLDv2Reports",
+        ),
+        (
+            "Udp6",
+            "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors",
         ),
     ];
 

@@ -5,12 +5,18 @@ use sim::{
     rig::{HOST_V6, PEER_MAC, PEER_V6},
 };
 use stack::{
+    Errno,
     base::counters::Counter,
     header::{icmp::IcmpMessage, ip::protocol, ndp},
     route::fib::RouteSpec,
+    socket::{datagram::SendMessage, options::SocketOption},
 };
 
-use super::ipv6::{STRANGER, echo_request, give_to, rig, solicitation};
+use super::{
+    ipv6::{STRANGER, echo_request, give_to, rig, solicitation},
+    udp::{close, send, set},
+    udp6::{at, bind},
+};
 
 /// An ICMPv6 message of this type to the host, with a quote of its packet, which hop limit 255
 /// makes valid for neighbor discovery, too.
@@ -118,6 +124,7 @@ fn refused_packets_are_counted_with_the_reason() {
     rig.give(&frame::ipv6(PEER_V6, HOST_V6, 253, &[0; 8]));
     rig.take();
     assert_eq!(rig.count(Counter::Icmp6OutParmProblems), 1);
+    assert_eq!(rig.count(Counter::Ip6InUnknownProtos), 1);
     rig.finish();
 }
 
@@ -156,5 +163,54 @@ fn a_reply_that_cannot_be_fragmented_is_counted() {
     rig.settle();
     assert_eq!(rig.count(Counter::Ip6FragFails), 1);
     drop(held);
+    rig.finish();
+}
+
+/// A datagram of 500 bytes for port 53.
+fn datagram() -> Vec<u8> {
+    let datagram = frame::udp(PEER_V6, HOST_V6, (1000, 53), &[0; 500]);
+    frame::ipv6(PEER_V6, HOST_V6, protocol::UDP, &datagram)
+}
+
+#[test]
+fn datagrams_without_room_are_counted() {
+    let mut rig = rig(&[]);
+    let socket = bind(&mut rig, HOST_V6, 53);
+    set(&mut rig, &socket, SocketOption::ReceiveBuffer, 10_000);
+    for _ in 0..100 {
+        rig.give(&datagram());
+    }
+    let dropped = rig.count(Counter::Udp6RcvbufErrors);
+    assert!((50..100).contains(&dropped), "{dropped}");
+    assert_eq!(rig.count(Counter::Udp6InErrors), dropped);
+    close(&mut rig, socket);
+    rig.finish();
+}
+
+#[test]
+fn datagrams_above_udp_mem_are_counted() {
+    let mut rig = rig(&[("net.ipv4.udp_mem", "4 6 8")]);
+    let socket = bind(&mut rig, HOST_V6, 53);
+    for _ in 0..100 {
+        rig.give(&datagram());
+    }
+    let dropped = rig.count(Counter::Udp6MemErrors);
+    assert!((50..100).contains(&dropped), "{dropped}");
+    assert_eq!(rig.count(Counter::Udp6InErrors), dropped);
+    close(&mut rig, socket);
+    rig.finish();
+}
+
+#[test]
+fn a_datagram_that_is_not_sent_for_lack_of_memory_is_counted() {
+    let (ipv6, memory_bytes) = (true, 1 << 20);
+    let mut rig = Rig::new(RigConfig { ipv6, memory_bytes, ..RigConfig::default() });
+    let socket = bind(&mut rig, HOST_V6, 53);
+    let held: Vec<_> = std::iter::from_fn(|| rig.world.cx.pool.alloc()).collect();
+    let message = SendMessage::to(b"x", at(PEER_V6, 9));
+    assert_eq!(send(&mut rig, &socket, &message), Err(Errno::ENOBUFS));
+    assert_eq!(rig.count(Counter::Udp6SndbufErrors), 1);
+    drop(held);
+    close(&mut rig, socket);
     rig.finish();
 }
