@@ -85,10 +85,10 @@ async fn run() -> Result<(), Box<dyn Error>> {
     let client = Stack::builder().device(left).address("10.0.0.1/24".parse()?).build()?;
     let server = Stack::builder().device(right).address("10.0.0.2/24".parse()?).build()?;
     let own = rcgen::generate_simple_self_signed(["server.test".to_owned()])?;
+    let certificate = own.cert.der().clone();
     let mut roots = RootCertStore::empty();
-    roots.add(own.cert.der().clone())?;
-    let config =
-        ServerConfig::with_single_cert(vec![own.cert.der().clone()], own.signing_key.into())?;
+    roots.add(certificate.clone())?;
+    let config = ServerConfig::with_single_cert(vec![certificate], own.signing_key.into())?;
     let server = endpoint(&server, "10.0.0.2:443", Some(config))?;
     let client = endpoint(&client, "10.0.0.1:0", None)?;
 
@@ -100,8 +100,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         to.stopped().await.ok()
     });
     let config = ClientConfig::with_root_certificates(Arc::new(roots))?;
-    let to = "10.0.0.2:443".parse()?;
-    let connection = client.connect_with(config, to, "server.test")?.await?;
+    let connection = client.connect_with(config, "10.0.0.2:443".parse()?, "server.test")?.await?;
     let (mut to, mut from) = connection.open_bi().await?;
     let sent: Vec<u8> = (0..BYTES).map(|place| place.to_le_bytes()[0]).collect();
     to.write_all(&sent).await?;

@@ -128,7 +128,7 @@ fn errors_name_the_line_and_the_field() {
         ("[[link]]\ndevice = \"tap:a\"", "file:2: link.device: the link has no address"),
         (
             "[[link]]\ndevice = \"tap:a\"\naddresses = [\n\"10.0.0.1/24\",\n\"10.0.0.0/24\"]",
-            "file:5: link.addresses: \"10.0.0.0/24\": it is the network's address",
+            "file:3: link.addresses: \"10.0.0.0/24\": it is the network's address",
         ),
         (
             "[[link]]\ndevice = \"tun:a\"\ndhcp = true",
