@@ -153,6 +153,6 @@ mod tests {
             println!("input {number}: {} bytes", input.len());
             received += hostile_datagrams::run(&input).received;
         }
-        assert!(received > 100, "{received} datagrams were received");
+        assert!(received > 50, "{received} datagrams were received");
     }
 }
