@@ -37,7 +37,7 @@ pub(crate) fn via(next_hop: &str) -> RouteSpec {
 }
 
 impl Net {
-    /// Adds `routes` to the client. Settings of devices are those of the client's devices.
+    /// Adds `routes` to the client. Settings of one device are those of the client's.
     pub(crate) fn new(
         wire: &WireConfig,
         settings: &[(&str, &str)],
@@ -60,7 +60,10 @@ impl Net {
                 })
                 .collect();
             let mut config = HostConfig { devices, routes, cores: 1, ..HostConfig::replay(0) };
-            let is_device = |name: &str| name.starts_with("net.quietline.dev.");
+            let is_device = |name: &str| {
+                name.strip_prefix("net.quietline.dev.")
+                    .is_some_and(|row| !row.starts_with("default."))
+            };
             for (name, value) in settings.iter().filter(|row| is_client || !is_device(row.0)) {
                 config.sysctls.set(name, value).expect("a setting");
             }
