@@ -279,8 +279,9 @@ fn a_router_of_mldv1_gets_its_reports() {
 }
 
 #[test]
-fn a_report_without_a_link_local_address_has_no_source() {
+fn a_report_while_the_link_local_address_is_probed_has_no_source() {
     let mut rig = Rig::new(RigConfig { ipv6: true, ..RigConfig::default() });
+    rig.host().claim_addresses(&mut rig.world.cx);
     let socket = share(&mut rig);
     join(&mut rig, &socket, GROUP).expect("a device");
     let seen = reports(&mut rig);
@@ -303,7 +304,7 @@ fn the_solicited_node_group_of_an_address_is_reported_before_its_first_probe() {
     );
     let probed = seen
         .iter()
-        .position(|seen| matches!(seen, Seen::Ndp(_, NdpMessage::NeighborSolicitation { .. })));
+        .position(|seen| matches!(seen, Seen::Ndp(_, NdpMessage::NeighborSolicitation { target, .. }) if *target == HOST_V6));
     assert!(reported.is_some() && reported < probed, "{seen:?}");
     drop(host);
     rig.finish();

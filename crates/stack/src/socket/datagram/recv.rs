@@ -15,7 +15,11 @@ use pkt::{Packet, PacketList};
 
 use super::{DatagramSocket, SocketKind, call::Call};
 use crate::{
-    base::{counters::Counter, errno::Errno, ids::DeviceIndex},
+    base::{
+        counters::Counter,
+        errno::Errno,
+        ids::{DeviceIndex, LOOPBACK},
+    },
     cx::Cx,
     header::{
         ip::{self, Visible},
@@ -82,7 +86,7 @@ impl DatagramSocket {
         let taken = call.take();
         if peek {
             let received = taken.map(|packet| {
-                let received = self.copy(&packet, buf);
+                let received = self.copy(net, cx, &packet, buf);
                 call.state.queue.put_back(packet);
                 received
             });
@@ -140,7 +144,7 @@ impl DatagramSocket {
     /// Copies a datagram that was taken from the queue, counts it, several if they were joined, and
     /// frees its packet.
     fn hand_over(&self, net: &Net, cx: &mut Cx, packet: Packet, buf: &mut [u8]) -> Received {
-        let received = self.copy(&packet, buf);
+        let received = self.copy(net, cx, &packet, buf);
         let v4 = ip::is_v4(packet.network_header());
         cx.pool.free(packet);
         if self.kind == SocketKind::Udp {
@@ -156,7 +160,7 @@ impl DatagramSocket {
     }
 
     /// Copies the payload, and returns the description of the datagram from its headers.
-    fn copy(&self, packet: &Packet, buf: &mut [u8]) -> Received {
+    fn copy(&self, net: &Net, cx: &Cx, packet: &Packet, buf: &mut [u8]) -> Received {
         let len = packet.copy_to(0, buf);
         let ip = Visible::read(packet.network_header());
         let port = match self.kind {
@@ -170,7 +174,7 @@ impl DatagramSocket {
         Received {
             len,
             datagram_len: packet.len(),
-            source: self.family.present(scoped(ip.src, port, device)),
+            source: self.family.present(scoped(ip.src, port, link_of(net, cx, ip.src, device))),
             destination: self.family.present_ip(ip.dst),
             device,
             tos: ip.traffic_class,
@@ -178,6 +182,17 @@ impl DatagramSocket {
             segment: (gso.segs > 1).then_some(gso.size),
         }
     }
+}
+
+/// Returns the device that is the scope of the sender `src`: the one that received the datagram.
+/// For a datagram over loopback it is the one that has the address, so that a reply to the sender
+/// has a scope, as in Linux (`ipv6_rcv`).
+fn link_of(net: &Net, cx: &Cx, src: IpAddr, device: DeviceIndex) -> DeviceIndex {
+    let is_link_local = matches!(src, IpAddr::V6(src) if src.is_unicast_link_local());
+    if device != LOOPBACK || !is_link_local {
+        return device;
+    }
+    net.fib(&cx.reader().pin()).lookup(src).map_or(device, |route| route.device)
 }
 
 impl Call<'_> {

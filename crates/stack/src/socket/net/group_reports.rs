@@ -401,14 +401,17 @@ impl Net {
         send_control(tx, cx, frame, packet);
     }
 
-    /// Returns the source address of a report: an address of the device, for MLD a link-local one;
-    /// unspecified if there is none (RFC 3376 §4.2.13, RFC 3810 §5.2.13).
+    /// Returns the source address of a report: an address of the device, for MLD a link-local one
+    /// that is not probed any more; unspecified if there is none (RFC 3376 §4.2.13,
+    /// RFC 3810 §5.2.13).
     fn report_source(&self, cx: &Cx, device: DeviceIndex, to: IpAddr) -> IpAddr {
         let reader = cx.reader();
         let rcu = reader.pin();
         let usable = |ip: &IpAddr| match ip {
             IpAddr::V4(_) => true,
-            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+            IpAddr::V6(link_local) => {
+                link_local.is_unicast_link_local() && !self.claims().is_tentative(device, *ip)
+            }
         };
         let source = source_address::select(self.fib(&rcu), device, to, false);
         source.filter(usable).unwrap_or(match to {
