@@ -74,10 +74,13 @@ pub struct Watchers {
     observers: Mutex<Option<Box<Observers>>>,
 }
 
+/// One version of the list of watches.
+type Watches = Arc<[(WatchKey, Arc<dyn Watch>)]>;
+
 #[derive(Debug, Default)]
 struct Observers {
     /// A notifier calls the watches of one version of the list after it has released the lock.
-    watches: Option<Arc<[(WatchKey, Arc<dyn Watch>)]>>,
+    watches: Option<Watches>,
     tasks: Vec<Task>,
 }
 
