@@ -68,6 +68,7 @@ const AUTONOMOUS: u8 = 0x40;
 
 /// A neighbor discovery message.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a message is on the stack while it is processed")]
 pub enum NdpMessage {
     /// Request to the routers of a link to advertise themselves.
     RouterSolicitation {

@@ -182,11 +182,12 @@ impl Call<'_> {
         let state = &mut *self.state;
         let Target { remote, lookup } =
             state.target(socket, net, cx, message.to, &message.control)?;
-        if let Some(cached) = state.dst.take() {
-            if cached.lookup == lookup && net.is_current(cx, &cached.dst) {
-                cx.count(Counter::DstHit, 1);
-                return Ok(Some(cached));
-            }
+        if let Some(cached) = state.dst.take()
+            && cached.lookup == lookup
+            && net.is_current(cx, &cached.dst)
+        {
+            cx.count(Counter::DstHit, 1);
+            return Ok(Some(cached));
         }
         cx.count(Counter::DstMiss, 1);
         let is_peer = state.remote.is_some_and(|peer| peer.ip() == remote.ip());

@@ -414,7 +414,7 @@ impl Net {
             }
         };
         let source = source_address::select(self.fib(&rcu), device, to, false);
-        source.filter(usable).unwrap_or(match to {
+        source.filter(usable).unwrap_or_else(|| match to {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         })
