@@ -56,7 +56,7 @@ impl TcpStream {
     ) -> io::Result<Self> {
         let inner = crate::TcpStream::connect_nonblocking_with(stack, remote, options)?;
         let stream = Self::of(inner);
-        let _ = stream.writable().await?;
+        stream.writable().await?;
         match stream.inner.take_error()? {
             Some(error) => Err(error),
             None => Ok(stream),

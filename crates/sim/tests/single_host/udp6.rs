@@ -115,13 +115,14 @@ fn a_datagram_over_ipv6_without_a_checksum_is_dropped_and_counted() {
     let mut rig = rig();
     let socket = bind(&mut rig, ANY, 53);
     let good = frame::udp(PEER_V6, HOST_V6, (1000, 53), b"payload");
-    let changes: [&dyn Fn(&mut Vec<u8>); 3] =
-        [&|datagram| datagram[6..8].fill(0), &|datagram| datagram[10] ^= 1, &|datagram| {
-            datagram[5] = 7
-        }];
-    for change in changes {
+    let no_checksum = [(6, 0), (7, 0)];
+    let other_payload = [(10, good[10] ^ 1); 2];
+    let short_length = [(5, 7); 2];
+    for changes in [no_checksum, other_payload, short_length] {
         let mut datagram = good.clone();
-        change(&mut datagram);
+        for (at, byte) in changes {
+            datagram[at] = byte;
+        }
         rig.give(&frame::ipv6(PEER_V6, HOST_V6, protocol::UDP, &datagram));
     }
     assert_eq!((rig.drops(DropReason::UdpCsum), rig.drops(DropReason::UdpHeader)), (2, 1));
