@@ -403,12 +403,12 @@ mod tests {
             let mut bytes = head(5);
             bytes[at] = value;
             bytes.extend(&tail);
-            if let Some(answer) = Answer::read(&bytes) {
-                if let Ok(lease) = Lease::of(&answer) {
-                    prop_assert!(lease.renewal <= lease.rebinding);
-                    prop_assert!(lease.routes.len() <= 64 && lease.dns.len() <= 8);
-                    prop_assert!(!lease.address.addr().is_unspecified());
-                }
+            if let Some(answer) = Answer::read(&bytes)
+                && let Ok(lease) = Lease::of(&answer)
+            {
+                prop_assert!(lease.renewal <= lease.rebinding);
+                prop_assert!(lease.routes.len() <= 64 && lease.dns.len() <= 8);
+                prop_assert!(!lease.address.addr().is_unspecified());
             }
             let _ = Answer::read(&tail);
         }

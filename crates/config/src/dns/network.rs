@@ -101,7 +101,7 @@ impl Network for StackNetwork<'_> {
         limit: Duration,
     ) -> io::Result<Vec<u8>> {
         let deadline = Instant::now() + limit;
-        let mut stream = TcpStream::connect_timeout(self.stack, &server, limit)?;
+        let mut stream = TcpStream::connect_timeout(self.stack, server, limit)?;
         let len = u16::try_from(query.len()).map_err(io::Error::other)?;
         stream.set_write_timeout(Some(limit))?;
         stream.write_all(&[&len.to_be_bytes(), query].concat())?;
