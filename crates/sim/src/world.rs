@@ -169,6 +169,12 @@ impl World {
         Ok(())
     }
 
+    /// Returns the IP version of the hosts that [`join`](Self::join) has added last.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
     /// Returns the memory that contexts of other threads must share with this world.
     #[must_use]
     pub const fn memory(&self) -> &Memory {

@@ -42,7 +42,7 @@ mod tests {
             }
             let host = Arc::clone(&world.hosts[1]);
             let options = ListenOptions::default().fast_open(16);
-            let local = SocketAddr::new([10, 0, 0, 2].into(), 80);
+            let local = SocketAddr::new(world.version().address(1), 80);
             let listener = Listener::listen_with(&host, &mut world.cx, local, &options);
             Self { world, listener: listener.expect("a free port"), fast_open }
         }

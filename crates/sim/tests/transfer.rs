@@ -10,6 +10,7 @@ mod tests {
     use sim::{
         World,
         apps::{Pattern, Receiver, Sender, connect, listen},
+        suite::Version,
     };
     use stack::{
         base::{counters::Counter as StackCounter, limits::BIG_TCP_BYTES_MAX},
@@ -196,13 +197,14 @@ mod tests {
     const LENGTH: u64 = 20_000_000;
 
     /// Transfers `LENGTH` bytes. Returns the packets that IP was given, and the segments that
-    /// software cut from them.
+    /// software cut from them. The hosts use IPv4, whose setting has the value `default`.
     fn superframes(tso: bool, asked: &str, passes: u32) -> (u64, u64) {
         let delay = Duration::from_micros(300);
         let clean = Impairment { delay, ..Impairment::default() };
         let bounds = WireConfig { tso, gso_max_bytes: passes, ..WireConfig::default() };
         let wire = WireConfig { forward: clean, backward: clean, ..bounds };
-        let mut world = World::pair(1, &wire).expect("a valid wire");
+        let mut world = World::new(1);
+        world.join_with(Version::V4, &wire).expect("a valid wire");
         for host in 0..world.hosts.len() {
             world.set(
                 host,

@@ -23,8 +23,7 @@ fn two_hosts_that_connect_to_each_other_have_one_connection() {
     let delay = Impairment { delay: Duration::from_millis(5), ..Impairment::default() };
     let config = WireConfig { forward: delay, backward: delay, ..WireConfig::default() };
     let mut world = World::pair(1, &config).expect("a wire");
-    let ends: [SocketAddr; 2] =
-        ["10.0.0.1:7000", "10.0.0.2:7000"].map(|end| end.parse().expect("an address"));
+    let ends = [0, 1].map(|host| SocketAddr::new(world.version().address(host), 7000));
     let hosts = world.hosts.clone();
     let open = |world: &mut World, own: usize| {
         Connection::connect(&hosts[own], &mut world.cx, Some(ends[own]), ends[1 - own])
