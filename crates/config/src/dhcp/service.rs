@@ -37,6 +37,9 @@ const ROUTE_METRIC: u32 = 1024;
 /// Largest message: an Ethernet frame.
 const MESSAGE_BYTES_MAX: usize = 1500;
 
+/// Largest number of messages that are processed before the deadlines are looked at.
+const MESSAGES_AT_ONCE: usize = 64;
+
 /// Time limit for the server's link address when the thread ends, so that RELEASE is sent before
 /// the address is gone.
 const RELEASE_WAIT: Duration = Duration::from_millis(100);
@@ -265,10 +268,10 @@ impl Runner {
         }
     }
 
-    /// Passes all waiting datagrams to their clients. Returns false if the stack was shut down.
+    /// Passes up to [`MESSAGES_AT_ONCE`] waiting datagrams to their clients. Returns false if the stack was shut down.
     fn receive(&mut self, clients: &mut [Held]) -> bool {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
-        loop {
+        for _ in 0..MESSAGES_AT_ONCE {
             match self.socket.recv_message(&mut buffer) {
                 Ok(Received { len, source, device, .. }) if source.port() == SERVER_PORT => {
                     let found = clients.iter_mut().find(|held| held.index == device);
@@ -286,6 +289,7 @@ impl Runner {
                 },
             }
         }
+        true
     }
 
     fn carry_out(&mut self, held: &mut Held) {

@@ -219,11 +219,12 @@ fn ask<N: Network>(network: &mut N, server: SocketAddr, name: &str, timeout: Dur
 /// Joins the answers about IPv6 and IPv4. An answer is `None` if the time was over before.
 fn judge(answers: [Option<Answer>; 2]) -> Asked {
     let mut addresses = Vec::new();
-    let (mut is_missing, mut failure) = (false, None);
+    let (mut is_missing, mut no_such_name, mut failure) = (false, false, None);
     for answer in answers {
         match answer {
             Some(Answer::Addresses(found)) => addresses.extend(found),
-            Some(Answer::NoSuchName) => return Asked::NoSuchName,
+            // Some servers say so of a type that the name lacks, although it has the other type.
+            Some(Answer::NoSuchName) => no_such_name = true,
             Some(Answer::Failure(code)) => failure = Some(code),
             Some(Answer::Truncated) => failure = Some("a truncated answer over TCP".to_owned()),
             None => is_missing = true,
@@ -231,6 +232,7 @@ fn judge(answers: [Option<Answer>; 2]) -> Asked {
     }
     match (failure, is_missing) {
         _ if !addresses.is_empty() => Asked::Addresses(addresses),
+        _ if no_such_name => Asked::NoSuchName,
         (Some(failure), _) => Asked::Failure(failure),
         (None, true) => Asked::Failure("no answer".to_owned()),
         (None, false) => Asked::NoAddress,

@@ -366,7 +366,15 @@ impl Quote {
 
     fn read<const V4: bool>(bytes: &[u8]) -> Option<Self> {
         let header_len = claimed_len::<V4>(bytes).ok()?;
-        let (header, rest) = bytes.split_at_checked(header_len)?;
+        let (header, mut rest) = bytes.split_at_checked(header_len)?;
+        let mut next_header = *header.get(6)?;
+        if !V4 && next_header == protocol::FRAGMENT {
+            let (fragment, data) = rest.split_first_chunk::<8>()?;
+            if u16::from_be_bytes([fragment[2], fragment[3]]) & !7 != 0 {
+                return None;
+            }
+            (next_header, rest) = (fragment[0], data);
+        }
         let payload = *rest.first_chunk()?;
         let (src, dst, protocol, total_len) = if V4 {
             let fragment_offset = u16::from_be_bytes([header[6], header[7]]) & 0x1fff;
@@ -382,7 +390,7 @@ impl Quote {
                 Some(Ipv6Addr::from(*header.get(at..)?.first_chunk::<16>()?).into())
             };
             let payload_len = u16::from_be_bytes([header[4], header[5]]);
-            (address(8)?, address(24)?, header[6], payload_len.saturating_add(40))
+            (address(8)?, address(24)?, next_header, payload_len.saturating_add(40))
         };
         Some(Self { src, dst, protocol, total_len, payload })
     }

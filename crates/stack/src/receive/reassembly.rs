@@ -42,7 +42,7 @@ use crate::{
 pub(super) fn input<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     header: &IpHeader,
-    packet: Packet,
+    mut packet: Packet,
 ) -> Result<Option<Packet>, (DropReason, Packet)> {
     rx.cx.count(Counter::IpReasmReqds.of::<V4>(), 1);
     if !V4 && let Err((reason, problem)) = check_v6(header, &packet) {
@@ -63,6 +63,8 @@ pub(super) fn input<const V4: bool>(
         dont: header.fragment.dont,
     };
     let limits = limits::<V4>(cx);
+    // A small fragment that waits must not keep a whole receive page.
+    packet.condense(&mut cx.pool);
     let effect = net.fragments::<V4>().insert(key, place, packet, &limits, cx.now);
     let Effect { whole, ended, refused, arm } = effect;
     if let Some(deadline) = arm {

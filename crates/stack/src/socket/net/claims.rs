@@ -40,6 +40,7 @@ use sync::epoch::Section;
 use super::{Net, group_reports::ALL_HOSTS};
 use crate::{
     base::{
+        armed_timers::ArmedTimers,
         counters::Counter,
         ids::{CoreId, DeviceIndex, LOOPBACK},
     },
@@ -68,8 +69,19 @@ const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 const CORE: CoreId = CoreId(0);
 
 /// Addresses that a host has claimed.
-#[derive(Debug, Default)]
-pub(crate) struct Claims(Mutex<Vec<Claim>>);
+#[derive(Debug)]
+pub(crate) struct Claims {
+    list: Mutex<Vec<Claim>>,
+    /// Entries in the timer wheel: no more are armed than needed, although routers can announce any
+    /// number of prefixes, and stations can dispute any number of probes.
+    armed: ArmedTimers,
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        Self { list: Mutex::default(), armed: ArmedTimers::new() }
+    }
+}
 
 #[derive(Debug)]
 struct Claim {
@@ -185,7 +197,7 @@ impl Timing {
 
 impl Claims {
     fn lock(&self) -> MutexGuard<'_, Vec<Claim>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether requests for the address stay unanswered, because the address is still
@@ -423,7 +435,11 @@ impl Net {
     }
 
     fn arm_claims(&self) {
-        let due = self.claims.lock().iter().filter_map(Claim::due).min();
+        let due = {
+            let claims = self.claims.lock();
+            let due = claims.iter().filter_map(Claim::due).min();
+            due.filter(|due| self.claims.armed.must_arm(*due))
+        };
         if let Some(due) = due {
             self.core_sockets(CORE).arm(due, TimerEntry::Claims);
         }
@@ -431,6 +447,7 @@ impl Net {
 
     /// Softirq: performs the due steps of all claims.
     pub(crate) fn on_claim_timer(&self, cx: &mut Cx) {
+        self.claims.armed.fired(cx.now);
         let steps: Vec<_> = {
             let mut claims = self.claims.lock();
             claims.iter_mut().filter_map(|claim| claim.advance(cx)).collect()

@@ -31,6 +31,7 @@ use pkt::{Instant, Sum, TxChecksum, checksum};
 use super::Net;
 use crate::{
     base::{
+        armed_timers::ArmedTimers,
         counters::Counter,
         ids::{CoreId, DeviceIndex, LOOPBACK},
     },
@@ -138,8 +139,19 @@ impl Waiting {
 }
 
 /// Reports that wait, and the versions of the routers.
-#[derive(Debug, Default)]
-pub(crate) struct GroupReports(Mutex<State>);
+#[derive(Debug)]
+pub(crate) struct GroupReports {
+    state: Mutex<State>,
+    /// Entries in the timer wheel: no more are armed than needed, although routers can send any
+    /// number of queries.
+    armed: ArmedTimers,
+}
+
+impl Default for GroupReports {
+    fn default() -> Self {
+        Self { state: Mutex::default(), armed: ArmedTimers::new() }
+    }
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -165,7 +177,7 @@ pub(crate) struct Query {
 
 impl GroupReports {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -269,6 +281,7 @@ impl Net {
 
     /// Softirq: sends the reports that are due.
     pub(crate) fn on_group_timer(&self, cx: &mut Cx) {
+        self.group_reports.armed.fired(cx.now);
         let due: Vec<_> = {
             let mut state = self.group_reports.lock();
             let now = cx.now;
@@ -306,7 +319,11 @@ impl Net {
     }
 
     fn arm_group_timer(&self) {
-        let due = self.group_reports.lock().waiting.iter().map(|waiting| waiting.due).min();
+        let due = {
+            let state = self.group_reports.lock();
+            let due = state.waiting.iter().map(|waiting| waiting.due).min();
+            due.filter(|due| self.group_reports.armed.must_arm(*due))
+        };
         if let Some(due) = due {
             self.core_sockets(CORE).arm(due, TimerEntry::GroupReports);
         }
