@@ -21,13 +21,17 @@ use sync::EventCount;
 use crate::{
     clock,
     handle::Stack,
-    observed::wanted,
+    observed::{wanted_of_datagrams, wanted_of_stream},
     wait::{Wait, wait_until},
 };
 
 /// Socket of the stack that a thread waits for.
 pub(crate) trait Awaited {
     fn readiness(&self) -> Readiness;
+    /// Returns the readiness that ends a wait for `interest`.
+    fn wanted(&self, interest: Readiness) -> Readiness {
+        wanted_of_stream(interest)
+    }
     fn waiters(&self, interest: Readiness) -> &EventCount;
     fn sync_with_owner(&self);
     /// Core that receives the socket's packets.
@@ -68,6 +72,10 @@ impl Awaited for Connection {
 }
 
 impl Awaited for DatagramSocket {
+    fn wanted(&self, interest: Readiness) -> Readiness {
+        wanted_of_datagrams(interest)
+    }
+
     fn readiness(&self) -> Readiness {
         Self::readiness(self)
     }
@@ -126,7 +134,7 @@ pub(crate) fn wait_ready(
     interest: Readiness,
     deadline: Option<Instant>,
 ) -> bool {
-    let wanted = wanted(interest);
+    let wanted = socket.wanted(interest);
     let wait = how_to_wait(stack, socket, interest, clock::now(), deadline);
     wait_until(&wait, || {
         socket.sync_with_owner();

@@ -439,8 +439,11 @@ impl Running {
         let workers =
             std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
         for worker in workers {
-            // The panic message of a worker is on standard error already.
-            let _ = worker.join();
+            // A worker that drops the last handle, as by a waker, cannot wait for itself.
+            if worker.thread().id() != std::thread::current().id() {
+                // The panic message of a worker is on standard error already.
+                let _ = worker.join();
+            }
         }
         self.events.end();
     }

@@ -21,6 +21,28 @@ pub(crate) trait Observed: Send + Sync {
     fn sync_with_owner(&self);
     /// Registers an event loop; returns false if it is registered already.
     fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool;
+
+    /// Returns the readiness that ends a wait for `interest`.
+    fn wanted(&self, interest: Readiness) -> Readiness {
+        wanted_of_stream(interest)
+    }
+}
+
+/// Returns the readiness of a stream or listener that ends a wait for `interest`: also an error, or
+/// the end of the socket.
+pub(crate) fn wanted_of_stream(interest: Readiness) -> Readiness {
+    let mut wanted = interest | Readiness::HUP | Readiness::ERROR;
+    if interest.contains(Readiness::READ) {
+        wanted |= Readiness::RDHUP;
+    }
+    wanted
+}
+
+/// Returns the readiness of a datagram socket that ends a wait for `interest`. A pending error
+/// makes the socket readable. A report in the error queue ends no wait, because it remains there
+/// after the call that a wait precedes (Linux: `__skb_wait_for_more_packets`).
+pub(crate) fn wanted_of_datagrams(interest: Readiness) -> Readiness {
+    interest | Readiness::HUP
 }
 
 impl Observed for Connection {
@@ -57,6 +79,10 @@ impl Observed for DatagramSocket {
     fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
         Self::watch(self, key, watch)
     }
+
+    fn wanted(&self, interest: Readiness) -> Readiness {
+        wanted_of_datagrams(interest)
+    }
 }
 
 impl Observed for Listener {
@@ -79,15 +105,6 @@ impl Observed for Listener {
     }
 }
 
-/// Returns the readiness that ends a wait for `interest`: also an error, or the end of the socket.
-pub(crate) fn wanted(interest: Readiness) -> Readiness {
-    let mut wanted = interest | Readiness::HUP | Readiness::ERROR;
-    if interest.contains(Readiness::READ) {
-        wanted |= Readiness::RDHUP;
-    }
-    wanted
-}
-
 /// Returns the readiness of the socket if it includes a part of `interest`, an error or the end.
 /// Otherwise registers the waker of `task`, in place of the last one with the same key.
 pub(crate) fn poll_ready(
@@ -96,7 +113,7 @@ pub(crate) fn poll_ready(
     interest: Readiness,
     task: &Context<'_>,
 ) -> Poll<Readiness> {
-    let wanted = wanted(interest);
+    let wanted = socket.wanted(interest);
     let ready = socket.readiness();
     if ready.intersects(wanted) {
         return Poll::Ready(ready);

@@ -236,15 +236,13 @@ impl Poller {
             }
             let Some(item) = self.list.pop() else { break };
             match report(&item) {
-                Some(event) => {
+                Some(event) if item.value.trigger != Trigger::OneShot || item.disarm() => {
                     events.push(event);
-                    match item.value.trigger {
-                        Trigger::Level => self.list.put_back(&item),
-                        Trigger::Edge => {}
-                        Trigger::OneShot => item.disarm(),
+                    if item.value.trigger == Trigger::Level {
+                        self.list.put_back(&item);
                     }
                 }
-                None => {
+                _ => {
                     self.without_event.fetch_add(1, Ordering::Relaxed);
                 }
             }

@@ -42,7 +42,7 @@ use std::{
 use stack::Readiness;
 use sync::WatchKey;
 
-use crate::observed::{Observed, wanted};
+use crate::observed::Observed;
 
 pub use listener::TcpListener;
 pub use relay::{Plain, RelayEnd, relay};
@@ -67,7 +67,7 @@ fn poll_io<R>(
 ) -> Poll<io::Result<R>> {
     // A task that always finds its sockets ready gives way to others from time to time.
     let turn = ready!(::tokio::task::coop::poll_proceed(task));
-    let wanted = wanted(interest);
+    let wanted = socket.wanted(interest);
     let mut attempt = || {
         if !socket.readiness().intersects(wanted) {
             return Poll::Pending;

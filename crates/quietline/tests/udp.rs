@@ -195,6 +195,23 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     }
 
+    /// The report remains in the error queue, so the socket stays in the condition ERROR.
+    #[test]
+    fn a_receive_call_waits_although_a_report_is_queued() {
+        let (client, _server) = pair(&WireConfig::default());
+        let socket = UdpSocket::bind(&client, "0.0.0.0:0").unwrap();
+        socket.set_option(SocketOption::ReceiveError, 1).unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket.connect("10.0.0.2:9").unwrap();
+        socket.send(b"is this port open?").unwrap();
+        let error = socket.recv(&mut [0; 10]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let error = socket.recv(&mut [0; 10]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        assert!(socket.take_report().is_some() && socket.take_report().is_none());
+    }
+
     #[test]
     fn datagrams_of_every_size_cross_every_kind_of_wire() {
         for (tso, checksums) in [(true, false), (false, false), (false, true)] {

@@ -127,13 +127,22 @@ impl<T> ReadyList<T> {
         self.len() == 0
     }
 
-    /// Makes the bell agree with the list.
+    /// Makes the bell agree with the list, and wakes a thread that waits if items are left: the
+    /// thread that took them first may not come back, and an item that is listed wakes no thread
+    /// again.
     pub fn settle(&self) {
-        let mut queue = self.queue.lock();
-        if queue.items.is_empty() {
-            queue.silence();
-        } else {
-            queue.ring();
+        let has_items = {
+            let mut queue = self.queue.lock();
+            let has_items = !queue.items.is_empty();
+            if has_items {
+                queue.ring();
+            } else {
+                queue.silence();
+            }
+            has_items
+        };
+        if has_items && self.sleepers.notify_one() {
+            self.wakes.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -214,9 +223,11 @@ impl<T> Item<T> {
         })
     }
 
-    /// Ends the interest in any news, after a report that is the only one.
-    pub fn disarm(&self) {
-        self.interest.store(0, Ordering::Relaxed);
+    /// Ends the interest in any news, for a report that is the only one. Returns whether there was
+    /// an interest: of two threads that found the same news, one makes the report.
+    #[must_use]
+    pub fn disarm(&self) -> bool {
+        self.interest.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Returns whether the socket has been removed from the loop.

@@ -37,7 +37,8 @@ mod tests;
 pub trait Watch: Send + Sync + fmt::Debug {
     /// Called when conditions in `bits` have become true, or have been true and something was added
     /// to them: more bytes to read, space after a write that found none. Runs on a thread of the
-    /// stack and delays it, so it should only notify another thread, and must not wait.
+    /// stack, which may own the socket of a call or a core, so it must not call a socket and must not
+    /// wait, and should only notify another thread.
     fn on_ready(&self, bits: u8);
 
     /// Called after the watch was removed, or its socket was closed by the application.
@@ -131,7 +132,8 @@ impl Watchers {
     }
 
     /// Registers `waker` for the next notification with one of `bits`, in place of the waker that
-    /// has the same key. With [`WatchKey::BY_WAKER`] a waker is registered once. The caller then
+    /// has the same key. With [`WatchKey::BY_WAKER`] a waker is registered once, for the bits of all
+    /// its calls since it was woken. The caller then
     /// passes the lock of the condition and checks the condition.
     pub fn set_task(&self, key: WatchKey, bits: u8, waker: &Waker) {
         let mut observers = self.observers.lock();
@@ -141,6 +143,8 @@ impl Watchers {
         };
         let mut replaced = None;
         match tasks.iter_mut().find(is_same) {
+            // The task may wait in one poll for data and in the next for space.
+            Some(task) if key == WatchKey::BY_WAKER => task.bits |= bits,
             Some(task) if task.waker.will_wake(waker) => task.bits = bits,
             Some(task) => {
                 task.bits = bits;

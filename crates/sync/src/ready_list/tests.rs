@@ -31,7 +31,7 @@ mod threads {
         list.put_back(&taken);
         assert_eq!([list.pop(), list.pop()].map(|item| item.unwrap().value), [1, 2]);
         assert!(list.pop().is_none());
-        first.0.disarm();
+        assert!(first.0.disarm() && !first.0.disarm(), "two threads made the only report");
         first.on_ready(READ);
         second.on_removed();
         assert!(list.is_empty() && !first.0.is_removed() && second.0.is_removed());

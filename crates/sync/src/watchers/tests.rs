@@ -95,6 +95,18 @@ mod threads {
     }
 
     #[test]
+    fn a_task_that_waits_for_data_and_then_for_space_is_woken_by_either() {
+        for news in [READ, WRITE] {
+            let watchers = Watchers::new();
+            let count = Arc::new(Count::default());
+            let waker = Waker::from(Arc::clone(&count));
+            watchers.set_task(WatchKey::BY_WAKER, READ, &waker);
+            watchers.set_task(WatchKey::BY_WAKER, WRITE, &waker);
+            assert_eq!((watchers.notify(news), count.calls()), (1, 1));
+        }
+    }
+
+    #[test]
     fn a_task_that_gives_up_is_not_woken() {
         let (watchers, key) = (Watchers::new(), WatchKey::new());
         let count = Arc::new(Count::default());

@@ -157,6 +157,28 @@ fn a_quote_identifies_the_connection() {
     assert_eq!((quote.src, quote.dst, quote.protocol), (six.src, six.dst, 6));
 }
 
+#[test]
+fn a_quoted_first_fragment_of_ipv6_identifies_the_connection() {
+    let mut packet = [0; 56];
+    let six = IpHeader {
+        src: "2001:db8::1".parse().unwrap(),
+        dst: "2001:db8::2".parse().unwrap(),
+        ..offending(protocol::FRAGMENT)
+    };
+    six.emit::<false>(&mut packet);
+    // More fragments follow.
+    packet[40..48].copy_from_slice(&[protocol::UDP, 0, 0, 1, 0, 0, 0, 9]);
+    packet[48..52].copy_from_slice(&[0x1f, 0x90, 0xc0, 0x00]);
+    let quote = Quote::parse::<false>(&packet).unwrap();
+    assert_eq!((quote.protocol, quote.ports()), (protocol::UDP, (8080, 0xc000)));
+    packet[43] = 9;
+    assert_eq!(
+        Quote::parse::<false>(&packet),
+        Err(DropReason::IcmpMalformed),
+        "a quote that is not of a first fragment was not refused"
+    );
+}
+
 proptest! {
     #[test]
     fn parsing_never_panics_on_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
