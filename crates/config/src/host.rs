@@ -64,7 +64,7 @@ pub struct Link {
     pub neighbors: Vec<(IpAddr, MacAddr)>,
     /// Queueing discipline.
     pub qdisc: Option<QdiscConfig>,
-    /// Settings of the device: the part of their names behind `net.quietline.dev.NAME.`.
+    /// Settings of the device, by their names without the prefix `net.quietline.dev.NAME.`.
     pub sysctls: Vec<(String, String)>,
 }
 

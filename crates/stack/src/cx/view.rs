@@ -1,5 +1,5 @@
-//! View of a host: data that a context keeps of each host it has entered, so that entering the host
-//! again needs no lookup.
+//! View of a host: data that a `Cx` (the running context of one thread) keeps of each host it has
+//! worked for, so that it need not fetch the data again when it returns to the host.
 
 use std::sync::Arc;
 
@@ -21,16 +21,18 @@ pub(super) struct HostView {
     /// Generation of `sysctls`.
     pub(super) generation: u64,
     pub(super) sysctls: Arc<Sysctls>,
-    /// Copy of a setting: how packets of another context's pool are freed.
+    /// How packets of another context's pool are freed. Computed from the settings.
     pub(super) free_mode: FreeMode,
     /// True if packets may be processed on another core (RPS, RFS). Computed from the settings.
     pub(super) rps_needed: bool,
     /// RFS table, if the settings enable it (Linux: `rfs_needed`).
     pub(super) sock_flows: Option<Arc<SockFlows>>,
-    /// Core that this context runs in a turn (one pass of a core's softirq work).
+    /// Core whose turn (one pass of a core's softirq work) this context is running now; `None`
+    /// outside a turn.
     pub(super) running: Option<CoreId>,
-    /// Home core of the thread: the core that this context last ran on its own initiative, not
-    /// because it rang the doorbell (the arrival signal of a device in this process) of that core.
+    /// Home core of the thread: the core that the thread last ran on its own initiative, which is a
+    /// worker's own core, or the core that a waiting application thread polled. Running a core
+    /// after ringing its doorbell (the arrival signal of a device in this process) does not count.
     pub(super) home: Option<CoreId>,
     pub(super) challenges: Arc<tcp::ChallengeBudget>,
     /// TCP memory account of the host.

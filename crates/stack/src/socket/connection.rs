@@ -155,8 +155,8 @@ struct Published {
     /// Present `Readiness` bits, and `PREQUEUED`. Written under the lock; waiting threads read the
     /// bits without the lock.
     ready: Conditions,
-    /// Whether our FIN is sent and unacknowledged: FIN-WAIT-1, CLOSING, LAST-ACK. Written under the
-    /// lock.
+    /// Whether our FIN is queued or sent, and not acknowledged: FIN-WAIT-1, CLOSING, LAST-ACK.
+    /// Written under the lock.
     finishing: AtomicBool,
     /// Whether an event loop must learn of data behind data that is already readable. Written by
     /// the loop, read under the lock. Relaxed: the loop passes the lock after it has registered.
@@ -351,8 +351,8 @@ impl Connection {
     }
 
     /// Returns the home core of this connection. The connection sends through the device queue of
-    /// this core. The timers of the connection run on this core, too, until packets arrive on
-    /// another core.
+    /// this core, unless `xps_cpus` selects another queue. The timers of the connection run on this
+    /// core, too, until packets arrive on another core.
     #[must_use]
     pub const fn core(&self) -> CoreId {
         self.name.core
@@ -378,8 +378,8 @@ impl Connection {
         self.name.hash
     }
 
-    /// Returns the core that processes this connection's packets: with RFS, the core where the
-    /// application made its last call.
+    /// Returns the core that processes this connection's packets: with RFS, the home core
+    /// ([`Cx::home`]) of the thread that made the last call on the connection.
     #[must_use]
     pub fn polled_core(&self, net: &Net) -> CoreId {
         if !net.rfs_needed() {

@@ -92,8 +92,8 @@ impl Dql {
         self.queued = self.queued.wrapping_add(bytes);
     }
 
-    /// Returns the number of bytes that the limit still allows; negative if the last packet
-    /// exceeded the limit.
+    /// Returns the number of bytes that the limit still allows; negative if the device
+    /// holds more than the limit.
     #[must_use]
     pub const fn available(&self) -> i32 {
         self.adjusted_limit.wrapping_sub(self.queued).cast_signed()
@@ -133,8 +133,8 @@ impl Dql {
         let previous_done = completed.wrapping_sub(self.previous_queued).cast_signed() >= 0;
         let mut limit = self.limit;
         if over > 0 && in_progress == 0 || self.previous_over > 0 && previous_done {
-            // The device starved: the queue exceeded the limit, now or at the last completion, and
-            // all bytes that it held then have completed.
+            // The device starved or may have starved: the queue exceeded the limit, now or at the
+            // last completion, and all bytes that it held then have completed.
             limit = limit
                 .saturating_add(beyond(completed, self.previous_queued))
                 .saturating_add(self.previous_over);
@@ -198,7 +198,8 @@ mod tests {
         (dql.limit, dql.adjusted_limit)
     }
 
-    /// Follows the limit of a queue that becomes empty at its first two completions.
+    /// Follows the limit of a queue that exceeds it and becomes empty at the first two completions;
+    /// later the queue never exceeds the limit, and the limit stays.
     #[test]
     fn the_limit_grows_while_the_device_starves() {
         let mut dql = Dql::new(START);
@@ -243,8 +244,8 @@ mod tests {
         dql.on_queued(5000);
         dql.on_completed(1000, START);
         assert_eq!(dql.limit(), 10_000);
-        // The queue exceeds the limit by 4,000 bytes with a packet of 5,000. The completion is so
-        // large that there is no other slack.
+        // At the first completion the queue exceeded the limit by 4,000 bytes, with a last packet
+        // of 5,000. The second completion is so large that there is no other slack.
         dql.on_completed(12_000, START + Duration::from_millis(1100));
         assert_eq!(dql.limit(), 9000);
     }

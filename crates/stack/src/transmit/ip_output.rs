@@ -286,7 +286,7 @@ fn push_headers<const V4: bool>(
     };
     debug_assert!(
         payload_len <= GSO_BYTES_MAX || segments > 1,
-        "a payload above 65,535 bytes is no superframe's"
+        "a packet with a payload above 65,535 bytes is not a superframe"
     );
     let ether_type = if V4 { ETHER_TYPE_IPV4 } else { ETHER_TYPE_IPV6 };
     match frame {

@@ -5,8 +5,8 @@
 //! A keyed hash of the destination gives the position in the range to start from, so that the ports
 //! of one destination reveal nothing about another's. A second hash selects a slot in a table of
 //! counters. Destinations of the same slot advance its counter, so that successive connections to
-//! one destination use the range in order: a port is reused as late as possible, after its
-//! TIME-WAIT.
+//! one destination use the range in order while the first hash stays the same, so that a port is
+//! reused late.
 //!
 //! An observer of many destinations could detect which of them share a slot, and identify the host
 //! by that pattern (CVE-2022-1012, CVE-2022-32296). Four measures prevent this: the table is large,
@@ -43,7 +43,7 @@ const TABLE_LEN: usize = if cfg!(fuzzing) { 1 << 8 } else { 1 << 16 };
 /// Lifetime of a destination's hash, in nanoseconds (Linux: `EPHEMERAL_PORT_SHUFFLE_PERIOD`).
 const PERIOD_NS: u64 = 10_000_000_000;
 
-/// Upper bound of the random step of a connection, in ports, as in Linux.
+/// Largest random step of a connection, in ports, as in Linux (the smallest is 1).
 const STEP_MAX: u32 = 8;
 
 /// Maximum length of a hashed key: two IPv6 addresses, the remote port, and the number of the
@@ -140,7 +140,7 @@ pub struct Candidates<'a> {
     count: u32,
     start: u64,
     tried: u32,
-    /// Number of ports to skip, from 0 to [`STEP_MAX`] - 1.
+    /// The random step less one, from 0 to [`STEP_MAX`] - 1.
     step: u32,
 }
 
@@ -244,7 +244,7 @@ mod tests {
     }
 
     /// The device tracking of CVE-2022-32296 measures how much a slot advances between two
-    /// connections of the tracker.
+    /// connections to the tracker.
     #[test]
     fn a_connection_advances_its_slot_by_a_random_step() {
         let selector = selector();

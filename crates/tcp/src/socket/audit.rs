@@ -97,7 +97,7 @@ impl Tcb {
 
     /// Checks the invariants of [`check`](Self::check), and those that hold after
     /// [`output`](crate::output()) has processed all events up to `now`. Returns the numbers that
-    /// never decrease; `None` before the handshake and after the end.
+    /// never decrease; `None` until the handshake has completed, and in state CLOSED.
     ///
     /// # Panics
     ///
@@ -128,7 +128,8 @@ impl Tcb {
             let (wanted, least) = (wanted_window(self), least_window(self));
             assert!(
                 wanted >= least,
-                "with an empty buffer the window is {wanted} bytes, less than {least}"
+                "with an empty buffer the next window to announce would be {wanted} bytes, less than \
+                 {least}"
             );
             assert!(
                 receive_window(self) > 0 || self.ack.is_pending(),

@@ -52,7 +52,8 @@ pub(crate) struct Acked {
     pub(crate) sacked: u32,
     /// Sequence numbers newly known to have arrived, by acknowledgment or SACK.
     pub(crate) delivered: u32,
-    /// Time when the newest removed entry was sent, if it was sent only once: the RTT sample.
+    /// Time when the last of the removed entries that SACK had not reported was sent, if it was
+    /// sent only once: the RTT sample.
     pub(crate) sent_at: Option<Instant>,
     /// Time when the newest of the entries reported by SACK was sent, of those sent only once.
     pub(crate) sacked_sent_at: Option<Instant>,

@@ -19,8 +19,8 @@ use pkt::Instant;
 
 use crate::cx::config::TcpConfig;
 
-/// Number of ACKs sent at once when a connection starts or resumes: Linux `TCP_MAX_QUICKACKS`,
-/// enough for slow start to exceed the initial window.
+/// Maximum number of ACKs sent without delay when a connection starts or resumes: Linux
+/// `TCP_MAX_QUICKACKS`, enough for slow start to exceed the initial window.
 const QUICK_ACKS_MAX: u8 = 16;
 
 /// Initial estimate of the peer's segment size, until a larger segment arrives.
@@ -60,7 +60,7 @@ pub(crate) struct DelayedAck {
     /// Time of the last arrival of data.
     last_data_at: Instant,
     /// ATO: time that an ACK may wait, which follows the gaps between arrivals. 0 until data
-    /// arrives.
+    /// arrives or [`enter_quick`](Self::enter_quick) is called.
     ato_us: u32,
     /// Estimate of the peer's segment size: the unit of "every second segment".
     rcv_mss: u32,
@@ -70,12 +70,13 @@ pub(crate) struct DelayedAck {
     /// in a row set `rcv_mss` to that size.
     last_small_bytes: u16,
     pending: Pending,
-    /// Number of ACKs still to be sent at once.
+    /// Number of ACKs still to be sent without delay.
     quick: u8,
     /// Number of replies sent within the ATO of a request; from `tcp_pingpong_thresh` on, ACKs
     /// travel with replies.
     pingpong: u8,
     /// Ends of writes since the last ACK, up to two (Linux `ICSK_ACK_PUSHED`, `ICSK_ACK_PUSHED2`).
+    /// A segment below `rcv_mss` usually counts as one.
     pushed: u8,
     pingpong_thresh: u8,
     /// `quickack` of the route.
@@ -101,8 +102,9 @@ impl DelayedAck {
     }
 
     /// Sets the initial estimate of the peer's segment size after the handshake: at most `mss`,
-    /// which both ends can send, and at most half of the window `rcv_wnd` (Linux
-    /// tcp_initialize_rcv_mss). An estimate that comes from data is kept.
+    /// which both ends can send, and at most half of the window `rcv_wnd`, within
+    /// [`RCV_MSS_MIN`] and [`RCV_MSS_INITIAL`] (Linux tcp_initialize_rcv_mss). An estimate that
+    /// comes from data is kept.
     pub(crate) fn on_handshake(&mut self, mss: u32, rcv_wnd: u32) {
         if self.rcv_mss == RCV_MSS_INITIAL {
             self.rcv_mss = mss.min(rcv_wnd / 2).clamp(RCV_MSS_MIN, RCV_MSS_INITIAL);

@@ -28,7 +28,7 @@ pub enum FastOpen {
         /// was not answered.
         experimental: bool,
     },
-    /// A client with a cookie: the SYN is held until the first write.
+    /// A client that sends data in its SYN: the SYN is held until the first write.
     Connect {
         /// The peer's cookie; `None` sends the data without a cookie (bit 0x4 of `tcp_fastopen`).
         cookie: Option<Cookie>,

@@ -29,7 +29,7 @@ pub(crate) struct SackReport {
 
 impl SackReport {
     /// Records that a packet was added to `block` or is a duplicate of data in `block`: the next
-    /// ACK reports the block first (RFC 2018 §4).
+    /// ACK reports this block before all other runs, after an unreported duplicate (RFC 2018 §4).
     pub(crate) fn on_block(&mut self, block: (SeqNum, SeqNum)) {
         let (start, end) = block;
         self.recent.retain(|seq| !(seq.ge(start) && seq.lt(end)));

@@ -12,7 +12,9 @@
 //! and others should read it in line. Middleboxes clear pointers (RFC 6093 §3.4), so a mark may be
 //! lost while its byte arrives as plain data.
 //!
-//! A read stops in front of the urgent byte, and the next read starts after it.
+//! The mark of received data is the urgent byte's sequence number; the mark of sent data is SND.UP,
+//! the sequence number after the urgent byte. A read stops in front of the urgent byte, and the
+//! next read starts after it, or with it if `SO_OOBINLINE` is set.
 //!
 //! While the peer has not acknowledged the mark (urgent mode), segments are sent one by one,
 //! without Nagle's algorithm and without superframes (packets of several segments), so that each

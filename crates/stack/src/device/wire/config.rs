@@ -29,10 +29,11 @@ pub struct Impairment {
     /// Fraction of ECN-capable packets that are marked CE.
     pub mark: f64,
     /// Queueing delay above which ECN-capable packets are marked CE (the `ce_threshold` of Linux's
-    /// `fq_codel`). `None` marks no packet.
+    /// `fq_codel`). `None` marks no packet because of its delay.
     pub mark_above: Option<Duration>,
-    /// Maximum number of packets in this direction; further ones are dropped. Default 5,000: the
-    /// largest default receive window (6 MB) at MTU 1,500. Linux's `txqueuelen` is 1,000.
+    /// Maximum number of packets in this direction; further ones are dropped. Default 5,000: more
+    /// than the packets of MTU 1,500 in a receive window of 6 MB, the default upper bound. Linux's
+    /// `txqueuelen` is 1,000.
     pub queue_packets: usize,
     /// Time from a packet's departure to its completion. With zero, a packet completes at once or,
     /// if there is a transmit ring, at its departure.

@@ -21,14 +21,15 @@ use crate::{cx::Cx, device::Doorbell};
 /// Maximum number of packets in the ring of a direction.
 pub(super) const RING_MAX: usize = 1 << 16;
 
-/// One direction of one queue pair. Without a ring, both ends lock `in_flight`: the sender to push
-/// a list, the receiver to take a batch.
+/// One direction of one pair of queues: a transmit queue of one end and the receive queue of the
+/// other. Without a ring, both ends lock `in_flight`: the sender to push a list, the receiver to
+/// take a batch.
 #[derive(Debug)]
 pub(super) struct Direction {
     pub(super) impairment: Impairment,
     /// Whether the direction has no impairments except a queue limit and a path MTU.
     pub(super) direct: bool,
-    /// Ring of all packets, present if neither direction has impairments and the queue limit is at
+    /// Ring of all packets, present if both directions are `direct` and have a queue limit of at
     /// most [`RING_MAX`]; `in_flight` then stays empty.
     pub(super) ring: Option<Arc<Ring<Packet>>>,
     /// Number of packets ready or in flight, to find an empty direction without the lock. Written
@@ -128,8 +129,9 @@ pub(super) struct Timed {
     pub(super) packet: Packet,
 }
 
-/// A sent packet that occupies the sender's ring until `due`. Until then its owner is charged for
-/// it, and the packet that it was cloned from counts as cloned.
+/// A sent packet that occupies a slot of the sender's emulated transmit ring
+/// (`Impairment::ring_packets`) until `due`. Until then its owner is charged for it, and the packet
+/// that it was cloned from counts as cloned.
 pub(super) struct Completion {
     pub(super) due: Instant,
     pub(super) bytes: usize,
@@ -158,7 +160,8 @@ pub struct Waits {
     pub histogram: [u64; WAITS_BUCKETS],
 }
 
-/// Number of elements of [`Waits::histogram`]; the last one begins at half a minute.
+/// Number of elements of [`Waits::histogram`]; the last one begins at 2^24 microseconds
+/// (about 17 seconds).
 const WAITS_BUCKETS: usize = 26;
 
 impl Waits {
@@ -172,7 +175,7 @@ impl Waits {
     }
 
     /// Returns an upper bound of the waiting times of this percentage of the packets: a power of
-    /// two in microseconds, at most the longest.
+    /// two in microseconds, or the longest waiting time if that is less.
     #[must_use]
     pub fn quantile(&self, percent: u64) -> Duration {
         let wanted = (self.packets * percent).div_ceil(100);

@@ -120,7 +120,7 @@ pub(super) fn transmission_time(rate_bps: Option<u64>, packet: &Packet) -> Durat
     let frames = u64::from(packet.meta().gso.segs.max(1));
     let header = 14 + header::header_bytes(packet, 14) as u64;
     let bytes = packet.len() as u64 + (frames - 1) * header + frames * FRAMING_BYTES - frames * 14;
-    // A packet has at most 512 KB, so the product does not overflow.
+    // A packet has about 512 KiB at most, so the product does not overflow.
     Duration::from_nanos(bytes * 8 * 1_000_000_000 / rate_bps)
 }
 

@@ -96,8 +96,8 @@ impl PathMtuCell {
         Some(PathMtu { bytes, report })
     }
 
-    /// Builds the frame that reports the drop to the sender of `packet`; `None` when the packet is
-    /// not IPv4, or no memory is left.
+    /// Builds the frame that reports the drop to the sender of `packet`; `None` if the router is
+    /// silent, the packet is not IPv4, or no memory is left.
     pub(super) fn report(&self, cx: &mut Cx, packet: &Packet, path: PathMtu) -> Option<Packet> {
         let mtu = match path.report {
             TooBigReport::Mtu => path.bytes,

@@ -108,8 +108,8 @@ impl Connection {
         info
     }
 
-    /// Returns how long `close` should wait until queued data is sent (`SO_LINGER`), or `None` if
-    /// it should not wait.
+    /// Returns how long `close` should wait until the peer has acknowledged the queued data and the
+    /// FIN (`SO_LINGER`), or `None` if it should not wait.
     pub fn linger(&self, net: &Net, cx: &mut Cx) -> Option<Duration> {
         self.with_tcb(net, cx, |tcb, _| tcb.linger())
     }

@@ -57,9 +57,9 @@ impl Connection {
         added
     }
 
-    /// Returns whether the FIN of this side is sent and unacknowledged: a lingering close waits for
-    /// its acknowledgment (`sk_stream_wait_close`). HUP is set earlier, as soon as both directions
-    /// are shut down.
+    /// Returns whether the FIN of this side is queued or sent, and not acknowledged: a lingering
+    /// close waits for its acknowledgment (`sk_stream_wait_close`). HUP is set earlier, as soon as
+    /// both directions are shut down.
     #[must_use]
     pub fn is_finishing(&self) -> bool {
         self.published.finishing.load(Ordering::Acquire)
@@ -97,7 +97,7 @@ impl Connection {
         let ready = tcb.readiness();
         self.published.ready.publish(ready.bits() | prequeued, newly_ready);
         if self.published.watched.load(Ordering::Relaxed) {
-            // Data behind data that was readable before is news for an event loop.
+            // An event loop is also notified of data that arrives behind readable data.
             let arrived = core::mem::replace(watched_nxt, tcb.rcv_nxt()) != tcb.rcv_nxt();
             if arrived && ready.contains(Readiness::READ) {
                 newly_ready.note(Readiness::READ.bits());
@@ -113,8 +113,8 @@ impl Connection {
         }
     }
 
-    /// Records that a write has found no space, so that space is news, even if it appears before
-    /// the end of the call. Under the lock.
+    /// Records that a write has found no space, so that waiting threads are notified of space, even
+    /// if it appears before the end of the call. Under the lock.
     #[cold]
     pub(super) fn note_full(&self) {
         self.published.ready.retract(Readiness::WRITE.bits());

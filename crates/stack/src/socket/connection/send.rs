@@ -6,7 +6,7 @@
 //! A call handles one superframe (a packet of several segments, GSO) per step: it copies the data
 //! into the send queue, transmits ([`StreamState::settle`](super::StreamState::settle)), runs the
 //! peer's core if that core is in this process, and processes the acknowledgments on the backlog.
-//! The last step only copies, and the end of the call does the rest.
+//! Without `MSG_MORE` the last step only copies, and the end of the call does the rest.
 //!
 //! Not here: waiting for space in the send buffer. A call returns `EAGAIN` instead.
 

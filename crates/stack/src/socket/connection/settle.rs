@@ -58,7 +58,8 @@ impl StreamState {
         }
         if !self.prequeue.is_empty() {
             // If an ACK was sent above, it has canceled the delayed-ACK timer, which limits the
-            // time that packets wait for the reader. The timer is armed again.
+            // time that packets wait in the prequeue for the application to read. The timer is
+            // armed again.
             self.tcb.arm_prequeue_delack(&cx.tcp());
         }
         debug_assert!(cx.out.is_empty(), "segments were not transmitted");
@@ -126,8 +127,8 @@ impl StreamState {
             }
             let Some(limit) = self.tcb.take_throttled() else { return };
             if socket.wmem.throttle(cx.sysctls().tsq_protocol, limit) {
-                // 0: a retransmission waits for its first copy, whatever the limit
-                // (`TCPSpuriousRtxHostQueues`).
+                // Limit 0: a retransmission waits until the earlier copy of its data has left the
+                // host's queues, whatever the connection's limit (`TCPSpuriousRtxHostQueues`).
                 if limit > 0 {
                     self.throttled_since = Some(cx.now);
                     cx.count(Counter::TsqThrottled, 1);
@@ -290,9 +291,10 @@ impl StreamState {
         }
     }
 
-    /// Returns the transmit queue of the socket's packets. The socket keeps its queue while that
-    /// queue or its device holds data of the connection, because packets in another queue could
-    /// overtake that data. Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
+    /// Returns the transmit queue of the socket's packets. The socket keeps its queue on the same
+    /// device while packets of the connection have not completed, because packets in another queue
+    /// could overtake them; on a route over another device it changes at once. Linux:
+    /// `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
     fn tx_queue(&mut self, socket: &Connection, cx: &Cx) -> QueueId {
         let Some(dst) = &self.dst else { return QueueId(0) };
         let queue = dst.tx.pick_queue(cx, socket.name.core, socket.name.hash);
@@ -308,7 +310,8 @@ impl StreamState {
     fn change_tx_queue(&mut self, socket: &Connection, cx: &Cx, to: DeviceQueue) -> QueueId {
         match self.tx_mapping {
             Some(DeviceQueue { device, queue }) if device == to.device => {
-                // The socket's entry in the tasklet's list counts as one byte.
+                // The socket's entry in the list of the TCP Small Queues tasklet counts as one
+                // byte.
                 if socket.wmem.bytes() > 1 {
                     cx.count(Counter::TxQueueKept, 1);
                     return queue;
@@ -341,7 +344,7 @@ impl StreamState {
     #[cold]
     fn lookup_dst(&mut self, socket: &Connection, net: &Net, cx: &Cx) {
         cx.count(Counter::DstMiss, 1);
-        // The device of the new route entry may not use TCP Small Queues.
+        // The throttled time ends here: the new entry's device might not use TCP Small Queues.
         if let Some(since) = self.throttled_since.take() {
             wmem::count_throttled(cx, since);
         }

@@ -2,8 +2,8 @@
 //! (RFC 8290).
 //!
 //! Linux: net/sched/sch_fq_codel.c, tc-fq_codel(8). Flows are hashed into a fixed number of queues.
-//! If the packets of all queues exceed the limit, the longest queue drops half of its bytes from
-//! its front, but at most [`DROP_BATCH`] packets.
+//! If the packets of all queues exceed the limit of their number or of their memory, the longest
+//! queue drops half of its bytes from its front, but at most [`DROP_BATCH`] packets.
 //!
 //! CoDel needs the time at which a packet was enqueued, which replaces the departure time in
 //! `meta.timestamp`. Departure times are therefore ignored.

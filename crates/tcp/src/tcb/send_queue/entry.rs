@@ -56,7 +56,8 @@ pub(crate) struct Entry {
 }
 
 /// An entry fits into one cache line, because a window may consist of thousands of entries. (If the
-/// packets are superframes, that is, several segments in one packet, it has only a few dozen.)
+/// packets are superframes, that is, several segments in one packet, such a window has only a few
+/// dozen entries.)
 const _: () = assert!(size_of::<Entry>() <= 64);
 
 impl Entry {
@@ -76,15 +77,16 @@ impl Entry {
     }
 }
 
-/// The state of the connection when an entry was last transmitted, with the names of
-/// draft-cheng-iccrg-delivery-rate-estimation and of BBR.
+/// The state of the connection when an entry was last transmitted. Each comment begins with the
+/// name in draft-cheng-iccrg-delivery-rate-estimation or in BBR's draft, where P is the packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Snapshot {
-    /// P.delivered.
+    /// P.delivered: bytes that the connection had delivered before that transmission.
     pub(crate) delivered: u64,
-    /// P.delivered_time.
+    /// P.delivered_time: time of the last delivery before that transmission, or of the transmission
+    /// that started the flight.
     pub(crate) delivered_at: Instant,
-    /// P.first_sent_time: time of the transmission that began this flight's send interval.
+    /// P.first_sent_time: time of the transmission that began the send interval.
     pub(crate) first_sent_at: Instant,
     /// P.tx_in_flight: bytes in flight, this entry included.
     pub(crate) in_flight: u32,
