@@ -109,7 +109,7 @@ mod models {
     use super::*;
     use crate::conditions::{Conditions, NewlyReady};
     use crate::shim;
-    use crate::socket_lock::SocketLock;
+    use crate::socket_lock::{SocketLock, Work};
     use crate::test_item::Item as Segment;
     use crate::watchers::{WatchKey, Watchers};
 
@@ -128,15 +128,20 @@ mod models {
             LoomArc::new(Self { lock, ready, watchers })
         }
 
-        /// Adds a byte, which is news although READ may be set.
-        fn receive(&self) {
+        /// Brings the byte named by one bit: at once, or by the thread that holds the lock.
+        fn receive(&self, byte: u8) {
             let mut newly_ready = 0;
-            let _ = self.lock.defer(1, |(state, bytes), _| {
-                *bytes += 1;
-                self.ready.announce(READ, state);
-                newly_ready |= state.take();
-            });
+            let _ = self.lock.defer(byte, |value, work| newly_ready |= self.add(value, work));
             self.watchers.notify(newly_ready);
+        }
+
+        /// Adds the bytes of `work`, which are news although READ may be set. Returns the news.
+        fn add(&self, (state, bytes): &mut (NewlyReady, u8), work: Work<Segment>) -> u8 {
+            if let Work::Deferred(added) = work {
+                *bytes += u8::try_from(added.count_ones()).unwrap();
+                self.ready.announce(READ, state);
+            }
+            state.take()
         }
 
         /// Takes all bytes, as an edge-triggered reader does.
@@ -145,9 +150,10 @@ mod models {
             let (state, bytes) = &mut *owned;
             let taken = core::mem::take(bytes);
             self.ready.publish(0, state);
-            let newly_ready = owned.0.take();
-            owned.release(|_, _| {});
+            let mut newly_ready = owned.0.take();
             assert_eq!(newly_ready, 0);
+            owned.release(|value, work| newly_ready |= self.add(value, work));
+            self.watchers.notify(newly_ready);
             taken
         }
     }
@@ -160,8 +166,8 @@ mod models {
             let (socket, list) = (Socket::new(), Arc::new(ReadyList::new()));
             let other = LoomArc::clone(&socket);
             let stack = thread::spawn(move || {
-                other.receive();
-                other.receive();
+                other.receive(1);
+                other.receive(2);
             });
             let item = Item::new(&list, READ, ());
             socket.watchers.add(WatchKey::new(), Arc::new(Listing(Arc::clone(&item))));
