@@ -37,8 +37,8 @@ mod tests;
 pub trait Watch: Send + Sync + fmt::Debug {
     /// Called when conditions in `bits` have become true, or have been true and something was added
     /// to them: more bytes to read, space after a write that found none. Runs on a thread of the
-    /// stack, which may own the socket of a call or a core, so it must not call a socket and must not
-    /// wait, and should only notify another thread.
+    /// stack, which may own the socket of a call or a core, so it must not call a socket and must
+    /// not wait, and should only notify another thread.
     fn on_ready(&self, bits: u8);
 
     /// Called after the watch was removed, or its socket was closed by the application.
@@ -132,9 +132,9 @@ impl Watchers {
     }
 
     /// Registers `waker` for the next notification with one of `bits`, in place of the waker that
-    /// has the same key. With [`WatchKey::BY_WAKER`] a waker is registered once, for the bits of all
-    /// its calls since it was woken. The caller then
-    /// passes the lock of the condition and checks the condition.
+    /// has the same key. With [`WatchKey::BY_WAKER`] a waker is registered once, for the bits of
+    /// all its calls since it was woken. The caller then passes the lock of the condition and
+    /// checks the condition.
     pub fn set_task(&self, key: WatchKey, bits: u8, waker: &Waker) {
         let mut observers = self.observers.lock();
         let tasks = &mut observers.get_or_insert_default().tasks;

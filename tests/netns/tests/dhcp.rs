@@ -93,7 +93,9 @@ mod tests {
         let mut command = lab.namespace.command(binary()?);
         let peer = format!("--peer={KERNEL}/24");
         command.args(["connect", "10.99.0.1:5000", "--link=tap:ql0", "--address=dhcp", &peer]);
-        let mut connect = Running::start(command.args(modes()))?;
+        // The end of its input would end the connection.
+        let mut connect =
+            Running::start_with_input(command.args(modes()).stdin(std::process::Stdio::piped()))?;
         lab.shell("for i in $(seq 500); do ss -Htn state established 'sport = :5000' | grep -q . && exit 0; sleep 0.02; done; exit 1")?;
         // MTU of the lease less 40 bytes of headers and 12 of timestamps.
         let shown = lab.shell("ss -Htni state established 'sport = :5000'")?;

@@ -268,7 +268,8 @@ impl Runner {
         }
     }
 
-    /// Passes up to [`MESSAGES_AT_ONCE`] waiting datagrams to their clients. Returns false if the stack was shut down.
+    /// Passes up to [`MESSAGES_AT_ONCE`] waiting datagrams to their clients. Returns false if the
+    /// stack was shut down.
     fn receive(&mut self, clients: &mut [Held]) -> bool {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         for _ in 0..MESSAGES_AT_ONCE {

@@ -131,7 +131,7 @@ fn echo_reply<const V4: bool>(
     if ignored {
         return Verdict::Drop(DropReason::IcmpEchoIgnored, packet);
     }
-    if header.src.is_unspecified() {
+    if !V4 && header.src.is_unspecified() {
         return Verdict::Drop(DropReason::IpSourceInvalid, packet);
     }
     let [kind, ..] = IcmpMessage::EchoReply { id: 0, seq: 0 }.header_bytes::<V4>();
