@@ -22,6 +22,7 @@ use core::time::Duration;
 use std::net::SocketAddr;
 
 mod check;
+mod expand;
 mod memory_info;
 mod settings;
 mod shared;
