@@ -32,7 +32,7 @@ use crate::{
         AF_INET, AF_INET6, IPPROTO_ICMP, IPPROTO_ICMPV6, POLLHUP, POLLIN, POLLRDHUP, POLLRDNORM,
         SHUT_RD, SHUT_RDWR, SHUT_WR, SOCK_DGRAM, SOCK_NONBLOCK,
     },
-    socket::{NEW_FLAGS, TYPE_MASK},
+    socket::{TYPE_MASK, flags_of_new},
 };
 use control::Wanted;
 
@@ -116,13 +116,7 @@ impl Datagram {
     /// # Errors
     /// `EINVAL` for unknown flags, `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`, `EPROTONOSUPPORT`.
     pub fn open(domain: i32, kind: i32, protocol: i32) -> Result<Self, Errno> {
-        let flags = kind & !TYPE_MASK;
-        if flags & !NEW_FLAGS != 0 {
-            return Err(Errno::EINVAL);
-        }
-        if domain != AF_INET && domain != AF_INET6 {
-            return Err(Errno::EAFNOSUPPORT);
-        }
+        let flags = flags_of_new(domain, kind)?;
         if kind & TYPE_MASK != SOCK_DGRAM {
             return Err(Errno::ESOCKTNOSUPPORT);
         }

@@ -102,6 +102,22 @@ pub(crate) enum Phase {
     Disconnecting,
 }
 
+/// Returns the flags of socket(2) that are part of `kind`, with the checks that come before those
+/// of the type and the protocol.
+///
+/// # Errors
+/// `EINVAL` for unknown flags, `EAFNOSUPPORT`.
+pub(crate) const fn flags_of_new(domain: i32, kind: i32) -> Result<i32, Errno> {
+    let flags = kind & !TYPE_MASK;
+    if flags & !NEW_FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if domain != AF_INET && domain != AF_INET6 {
+        return Err(Errno::EAFNOSUPPORT);
+    }
+    Ok(flags)
+}
+
 impl Default for Socket {
     fn default() -> Self {
         Self::with(Inner::default(), false)
@@ -115,13 +131,7 @@ impl Socket {
     /// `EINVAL` for unknown flags, types and protocols, `EAFNOSUPPORT`, `ESOCKTNOSUPPORT`,
     /// `EPROTONOSUPPORT`: in the order in which Linux checks them.
     pub fn open(domain: i32, kind: i32, protocol: i32) -> Result<Self, Errno> {
-        let flags = kind & !TYPE_MASK;
-        if flags & !NEW_FLAGS != 0 {
-            return Err(Errno::EINVAL);
-        }
-        if domain != AF_INET && domain != AF_INET6 {
-            return Err(Errno::EAFNOSUPPORT);
-        }
+        let flags = flags_of_new(domain, kind)?;
         let kind = kind & TYPE_MASK;
         if kind >= TYPE_MAX || !(0..PROTOCOL_MAX).contains(&protocol) {
             return Err(Errno::EINVAL);

@@ -21,19 +21,13 @@ use sync::EventCount;
 use crate::{
     clock,
     handle::Stack,
-    observed::{wanted_of_datagrams, wanted_of_stream},
+    observed::Observed,
     wait::{Wait, wait_until},
 };
 
 /// Socket of the stack that a thread waits for.
-pub(crate) trait Awaited {
-    fn readiness(&self) -> Readiness;
-    /// Returns the readiness that ends a wait for `interest`.
-    fn wanted(&self, interest: Readiness) -> Readiness {
-        wanted_of_stream(interest)
-    }
+pub(crate) trait Awaited: Observed {
     fn waiters(&self, interest: Readiness) -> &EventCount;
-    fn sync_with_owner(&self);
     /// Core that receives the socket's packets.
     fn polled_core(&self, host: &Host) -> CoreId;
     fn busy_poll(&self) -> BusyPoll;
@@ -42,16 +36,8 @@ pub(crate) trait Awaited {
 }
 
 impl Awaited for Connection {
-    fn readiness(&self) -> Readiness {
-        Self::readiness(self)
-    }
-
     fn waiters(&self, interest: Readiness) -> &EventCount {
         Self::waiters(self, interest)
-    }
-
-    fn sync_with_owner(&self) {
-        Self::sync_with_owner(self);
     }
 
     fn polled_core(&self, host: &Host) -> CoreId {
@@ -72,20 +58,8 @@ impl Awaited for Connection {
 }
 
 impl Awaited for DatagramSocket {
-    fn wanted(&self, interest: Readiness) -> Readiness {
-        wanted_of_datagrams(interest)
-    }
-
-    fn readiness(&self) -> Readiness {
-        Self::readiness(self)
-    }
-
     fn waiters(&self, interest: Readiness) -> &EventCount {
         Self::waiters(self, interest)
-    }
-
-    fn sync_with_owner(&self) {
-        Self::sync_with_owner(self);
     }
 
     fn polled_core(&self, _host: &Host) -> CoreId {

@@ -22,27 +22,15 @@ pub(crate) trait Observed: Send + Sync {
     /// Registers an event loop; returns false if it is registered already.
     fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool;
 
-    /// Returns the readiness that ends a wait for `interest`.
+    /// Returns the readiness that ends a wait for `interest`: also an error, or the end of the
+    /// socket.
     fn wanted(&self, interest: Readiness) -> Readiness {
-        wanted_of_stream(interest)
+        let mut wanted = interest | Readiness::HUP | Readiness::ERROR;
+        if interest.contains(Readiness::READ) {
+            wanted |= Readiness::RDHUP;
+        }
+        wanted
     }
-}
-
-/// Returns the readiness of a stream or listener that ends a wait for `interest`: also an error, or
-/// the end of the socket.
-pub(crate) fn wanted_of_stream(interest: Readiness) -> Readiness {
-    let mut wanted = interest | Readiness::HUP | Readiness::ERROR;
-    if interest.contains(Readiness::READ) {
-        wanted |= Readiness::RDHUP;
-    }
-    wanted
-}
-
-/// Returns the readiness of a datagram socket that ends a wait for `interest`. A pending error
-/// makes the socket readable. A report in the error queue ends no wait, because it remains there
-/// after the call that a wait precedes (Linux: `__skb_wait_for_more_packets`).
-pub(crate) fn wanted_of_datagrams(interest: Readiness) -> Readiness {
-    interest | Readiness::HUP
 }
 
 impl Observed for Connection {
@@ -80,8 +68,10 @@ impl Observed for DatagramSocket {
         Self::watch(self, key, watch)
     }
 
+    /// A pending error makes the socket readable. A report in the error queue ends no wait, because
+    /// it remains there after the call that a wait precedes (Linux: `__skb_wait_for_more_packets`).
     fn wanted(&self, interest: Readiness) -> Readiness {
-        wanted_of_datagrams(interest)
+        interest | Readiness::HUP
     }
 }
 

@@ -2,13 +2,12 @@
 //! come from packet memory, and routes, neighbors and sockets exist.
 
 #[cfg(test)]
+#[path = "support/allocations.rs"]
+mod allocations;
+
+#[cfg(test)]
 mod tests {
-    use std::{
-        alloc::{GlobalAlloc, Layout, System},
-        cell::Cell,
-        net::SocketAddr,
-        sync::Arc,
-    };
+    use std::{net::SocketAddr, sync::Arc};
 
     use pkt::Instant;
     use stack::{
@@ -25,32 +24,7 @@ mod tests {
         },
     };
 
-    thread_local! {
-        static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    }
-
-    /// The system's allocator, with a count of allocations for each thread.
-    struct Counting;
-
-    // SAFETY: every call is passed unchanged to the system's allocator; the count is a thread-local
-    // cell without a destructor, whose access allocates no memory.
-    unsafe impl GlobalAlloc for Counting {
-        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            ALLOCATIONS.with(|count| count.set(count.get() + 1));
-            // SAFETY: the caller keeps the contract of `alloc`, which is that of the system's
-            // allocator.
-            unsafe { System.alloc(layout) }
-        }
-
-        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            // SAFETY: `pointer` came from `alloc` above, that is from the system's allocator, with
-            // this layout.
-            unsafe { System.dealloc(pointer, layout) }
-        }
-    }
-
-    #[global_allocator]
-    static ALLOCATOR: Counting = Counting;
+    use super::allocations;
 
     const START: Instant = Instant::from_secs(1000);
     const BATCH: usize = 16;
@@ -128,11 +102,11 @@ mod tests {
             for _ in 0..20 {
                 self.exchange(to, control);
             }
-            let before = ALLOCATIONS.with(Cell::get);
+            let before = allocations::of_this_thread();
             for _ in 0..100 {
                 self.exchange(to, control);
             }
-            ALLOCATIONS.with(Cell::get) - before
+            allocations::of_this_thread() - before
         }
     }
 

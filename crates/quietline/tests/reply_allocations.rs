@@ -2,10 +2,12 @@
 //! another address.
 
 #[cfg(test)]
+#[path = "support/allocations.rs"]
+mod allocations;
+
+#[cfg(test)]
 mod tests {
     use std::{
-        alloc::{GlobalAlloc, Layout, System},
-        cell::Cell,
         net::{Ipv4Addr, SocketAddr},
         sync::{
             Arc, OnceLock,
@@ -28,32 +30,7 @@ mod tests {
     };
     use tcp::{Counter as TcpCounter, Flags, Options, SegmentHeader, SeqNum};
 
-    thread_local! {
-        static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    }
-
-    /// The system's allocator, with a count of allocations for each thread.
-    struct Counting;
-
-    // SAFETY: every call is passed unchanged to the system's allocator; the count is a thread-local
-    // cell without a destructor, whose access allocates no memory.
-    unsafe impl GlobalAlloc for Counting {
-        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            ALLOCATIONS.with(|count| count.set(count.get() + 1));
-            // SAFETY: the caller keeps the contract of `alloc`, which is that of the system's
-            // allocator.
-            unsafe { System.alloc(layout) }
-        }
-
-        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            // SAFETY: `pointer` came from `alloc` above, that is from the system's allocator, with
-            // this layout.
-            unsafe { System.dealloc(pointer, layout) }
-        }
-    }
-
-    #[global_allocator]
-    static ALLOCATOR: Counting = Counting;
+    use super::allocations;
 
     const START: Instant = Instant::from_secs(1000);
     const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -170,9 +147,9 @@ mod tests {
         let listener = Listener::listen(&host, &mut cx, local, 8).expect("a free port");
         let mut play = |frames: usize| {
             device.limit.fetch_add(frames, Ordering::Relaxed);
-            let before = ALLOCATIONS.with(Cell::get);
+            let before = allocations::of_this_thread();
             while host.poll(&mut cx).is_some_and(|next| next <= START) {}
-            ALLOCATIONS.with(Cell::get) - before
+            allocations::of_this_thread() - before
         };
         // Warm up: packet memory, the counters' page, the route of the answers.
         play(3000);

@@ -1,5 +1,5 @@
-//! What a row of the table of socket options becomes: a variant of `SocketOption`, an arm of each of
-//! its functions, and typed setters.
+//! Expansion of the table of socket options: a row becomes a variant of `SocketOption`, an arm of
+//! each of its functions, and typed setters.
 //!
 //! Below: nothing; the names in the expansion are those that the table imports. Above: `table`,
 //! which explains the parts of a row.
