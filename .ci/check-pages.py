@@ -183,7 +183,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.screenshots:
         arguments.screenshots.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as profile:
+    # The browser may still write into its profile while it ends.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = Browser(profile)
         bad = [text for page in arguments.pages for text in check(browser, page, arguments.screenshots)]
         browser.close()
