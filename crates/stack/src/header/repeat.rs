@@ -46,8 +46,10 @@ pub struct SeenHeader {
 impl SeenHeader {
     /// Records the header of a packet whose linear bytes begin with `header`. Returns `None` if no
     /// later packet can repeat it.
+    ///
+    /// Inlined, because otherwise the result is copied through memory twice.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn new<const V4: bool>(linear: &[u8], header: &IpHeader) -> Option<Self> {
         let plain = usize::from(header.header_len) == ip::fixed_len::<V4>()
             && !header.fragment.is_fragment()

@@ -90,37 +90,35 @@ impl Wmem {
     /// ACKs are not charged, so they neither hold data back nor cause wakeups.
     ///
     /// A packet's charge never changes: the destructor subtracts exactly the bytes added here.
-    pub(super) fn charge(this: &Arc<Self>, list: &mut PacketList) {
-        let mut packets = core::mem::take(list);
+    pub(super) fn charge(this: &Arc<Self>, list: PacketList) -> PacketList {
         let mut bytes = 0;
-        while let Some(mut packet) = packets.pop_front() {
+        let list = list.changed(|packet| {
             let header = packet.linear().get(12).map_or(0, |offset| usize::from(offset >> 4) * 4);
             if packet.len() > header {
                 bytes += packet.truesize();
                 packet.set_owner(Arc::clone(this) as Arc<dyn PacketOwner>);
             }
-            list.push_back(packet);
-        }
+        });
         // The bytes of all packets are charged at once, before the caller passes the first one on.
         // No packet can therefore complete before it is charged.
         if bytes > 0 {
             this.queue.charge(bytes);
         }
+        list
     }
 
     /// Charges every packet of `list` to the socket until their device completes them.
-    pub(super) fn charge_all(this: &Arc<Self>, list: &mut PacketList) {
-        let mut packets = core::mem::take(list);
+    pub(super) fn charge_all(this: &Arc<Self>, list: PacketList) -> PacketList {
         let mut bytes = 0;
-        while let Some(mut packet) = packets.pop_front() {
+        let list = list.changed(|packet| {
             bytes += packet.truesize();
             packet.set_owner(Arc::clone(this) as Arc<dyn PacketOwner>);
-            list.push_back(packet);
-        }
+        });
         // As in `charge`, before the caller passes the first packet on.
         if bytes > 0 {
             this.queue.charge(bytes);
         }
+        list
     }
 
     /// Records that the sender stops because more than `limit` bytes are uncompleted. Returns false

@@ -7,7 +7,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use sync::{EventCount, NewlyReady, Watch, WatchKey, Watchers};
-use tcp::{Readiness, SeqNum, State, Tcb};
+use tcp::{Readiness, State, Tcb};
 
 use super::{BACKLOG_EXTRA_BYTES, Connection, StreamState};
 use crate::{base::counters::Counter, cx::Cx};
@@ -76,11 +76,16 @@ impl Connection {
         self.published.ready.load() & PREQUEUED != 0
     }
 
+    /// Whether a watcher has ever been added.
+    #[inline]
+    pub(super) fn is_watched(&self) -> bool {
+        self.published.watched.load(Ordering::Relaxed)
+    }
+
     /// Publishes the state that is read without the lock, and notes the conditions that have become
     /// true.
     #[inline]
-    pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool, news: News<'_>) {
-        let News { newly_ready, watched_nxt } = news;
+    pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool, newly_ready: &mut NewlyReady) {
         self.published.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
         // The backlog may hold the limit less the unread data. Linux (`sk_rcvqueues_full`) instead
         // compares the limit with the sum of backlog and `sk_rmem_alloc`. While a thread owns the
@@ -94,15 +99,7 @@ impl Connection {
             .backlog_limit
             .store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
         let prequeued = if prequeued { PREQUEUED } else { 0 };
-        let ready = tcb.readiness();
-        self.published.ready.publish(ready.bits() | prequeued, newly_ready);
-        if self.published.watched.load(Ordering::Relaxed) {
-            // An event loop is also notified of data that arrives behind readable data.
-            let arrived = core::mem::replace(watched_nxt, tcb.rcv_nxt()) != tcb.rcv_nxt();
-            if arrived && ready.contains(Readiness::READ) {
-                newly_ready.note(Readiness::READ.bits());
-            }
-        }
+        self.published.ready.publish(tcb.readiness().bits() | prequeued, newly_ready);
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
         if self.published.finishing.load(Ordering::Relaxed) != finishing {
             if !finishing {
@@ -159,13 +156,18 @@ pub(in crate::socket) fn notify_watchers(watchers: &Watchers, cx: &Cx, ready: Re
     }
 }
 
-/// State of a connection that [`Connection::publish`] changes.
-pub(super) struct News<'a> {
-    pub(super) newly_ready: &'a mut NewlyReady,
-    pub(super) watched_nxt: &'a mut SeqNum,
-}
-
 impl StreamState {
+    /// Notes data that arrived behind readable data, of which an event loop is notified, too.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_arrivals(&mut self) {
+        let arrived =
+            core::mem::replace(&mut self.watched_nxt, self.tcb.rcv_nxt()) != self.tcb.rcv_nxt();
+        if arrived && self.tcb.readiness().contains(Readiness::READ) {
+            self.newly_ready.note(Readiness::READ.bits());
+        }
+    }
+
     /// Records that packets wait for the reader. The thread that releases the socket wakes the
     /// reader.
     pub(in crate::socket) fn publish_prequeued(&mut self, socket: &Connection) {

@@ -356,7 +356,8 @@ impl Call<'_> {
         }
         let socket = self.socket;
         if dst.completes {
-            Wmem::charge_all(&socket.wmem, &mut cx.out);
+            let list = core::mem::take(&mut cx.out);
+            cx.out = Wmem::charge_all(&socket.wmem, list);
         }
         let kind = dst.tail().kind;
         let fields = self.fields(message, kind, tuple.is_ipv4());
@@ -369,14 +370,15 @@ impl Call<'_> {
         let queue = dst.tx.pick_queue(cx, socket.core, hash);
         if matches!(kind, RouteKind::Broadcast | RouteKind::Multicast) {
             batch.flush(cx);
-            let mut list = PacketList::new();
-            ip_output::add_headers(cx, dst, sender, None, &mut list);
+            let list = core::mem::take(&mut cx.out);
+            let list = ip_output::add_headers(cx, dst, sender, None, list);
             self.output(cx, &dst, queue, list, (tuple.remote.ip(), fields));
             return;
         }
         let frame = link_output::addresses(&dst);
         batch.switch_to(cx, dst, frame, queue);
-        ip_output::add_headers(cx, dst, sender, frame, &mut batch.list);
+        let list = core::mem::take(&mut cx.out);
+        batch.list.append(&mut ip_output::add_headers(cx, dst, sender, frame, list));
     }
 
     /// Sends the datagram in `cx.out`, which is longer than the MTU, in fragments. Fragments need
@@ -399,7 +401,7 @@ impl Call<'_> {
         let mut list = PacketList::new();
         ip_output::add_headers_and_cut(cx, dst, sender, &mut list);
         if dst.completes {
-            Wmem::charge_all(&self.socket.wmem, &mut list);
+            list = Wmem::charge_all(&self.socket.wmem, list);
         }
         self.output(cx, dst, queue, list, (to, fields));
     }
