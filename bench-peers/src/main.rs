@@ -6,7 +6,7 @@
 //! of these workloads. `tap` runs each stack on a tap in a network namespace and transfers bytes to
 //! and from the kernel; `bound` does the same and compares with a program that has no stack.
 //!
-//! This crate is outside the product's workspace, and no crate depends on it.
+//! No crate depends on this one.
 //!
 //! Not here: tuning of smoltcp beyond the suggestions of its documentation (1 MiB buffers, no
 //! delayed ACK, release build).
