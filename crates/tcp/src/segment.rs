@@ -100,8 +100,8 @@ fn acceptable_seq(tcb: &Tcb) -> SeqNum {
     if is_inside { tcb.snd_nxt } else { end }
 }
 
-/// Sends a segment without data, `<SEQ=SND.NXT><ACK=RCV.NXT>`. Returns `false` when there is no
-/// memory.
+/// Sends a segment without data, `<SEQ=SND.NXT><ACK=RCV.NXT>`; `acceptable_seq` may lower SEQ.
+/// Returns `false` when there is no memory.
 pub(crate) fn send_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     send_bare(tcb, cx, acceptable_seq(tcb), Flags::ACK, select_window)
 }
@@ -236,7 +236,7 @@ pub(crate) fn send_packet(
     cx.out.push_back(packet);
 }
 
-/// Writes `header` in front of `packet`, and the pseudo-header sum, made with [`pseudo_sum`], into
+/// Writes `header` in front of `packet`, and the pseudo-header sum, made from `pseudo_sum`, into
 /// the checksum field.
 pub(crate) fn push_header(packet: &mut Packet, header: &SegmentHeader, pseudo_sum: u16) {
     let header_bytes = header.header_bytes();

@@ -1,4 +1,4 @@
-//! Fragmentation of a packet that exceeds the MTU of its path.
+//! Fragmentation of a packet that exceeds the MTU of its route.
 //!
 //! Above: `ip_output`. RFC 791 §3.2, RFC 8200 §4.5; Linux: `ip_do_fragment`, `ip6_fragment`. The
 //! fragments share the payload of the packet; each has a header of its own. An IPv4 packet with DF

@@ -12,9 +12,9 @@
 //! connection has ended, which opens a second connection with the same data. A server that enables
 //! Fast Open accepts that a request may be executed twice.
 //!
-//! A client with a cookie holds its SYN until the first write (`TCP_FASTOPEN_CONNECT`,
-//! `MSG_FASTOPEN`). A server that does not accept the data acknowledges the SYN alone, and the
-//! client retransmits the data at once.
+//! A client that may send data in its SYN holds the SYN until the first write
+//! (`TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`). A server that does not accept the data acknowledges
+//! the SYN alone, and the client retransmits the data at once.
 //!
 //! Before RFC 7413 assigned an option kind, Fast Open used an experimental one (kind 254,
 //! RFC 6994). Both forms are parsed. A server answers in the client's form, and a client whose
