@@ -15,11 +15,11 @@ pub enum TcpError {
     /// ETIMEDOUT: the R2 limit of RFC 9293 §3.8.3, keepalive, the user timeout, the idle timeout or
     /// the limit of SYN retransmissions was reached.
     TimedOut,
-    /// EHOSTUNREACH: an ICMP error reported that the peer's host is unreachable.
+    /// EHOSTUNREACH: an ICMP error reported that packets do not reach the peer's host.
     HostUnreachable,
     /// ENETUNREACH: an ICMP error reported that the peer's network is unreachable.
     NetworkUnreachable,
-    /// EACCES: a filter on the path forbids the packets.
+    /// EACCES: an ICMPv6 error reported that a filter on the path forbids the packets.
     Prohibited,
     /// ENOPROTOOPT: an ICMP error reported that the peer's host does not implement TCP.
     ProtocolUnreachable,
@@ -72,7 +72,8 @@ pub enum IcmpError {
         /// Next-hop MTU, as reported or guessed; the network layer enforces a lower bound.
         mtu: u32,
     },
-    /// Network or host unreachable, codes 0 and 1: the path is broken at present (RFC 6069 §4.1).
+    /// Network or host unreachable (codes 0 and 1; in ICMPv6 0, 2 and 3): the path is broken at
+    /// present (RFC 6069 §4.1).
     PathBroken(TcpError),
     /// Any other destination unreachable, time exceeded, parameter problem.
     Unreachable(TcpError),

@@ -24,8 +24,8 @@ use crate::{
 /// range of Linux versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PacketRecycle {
-    /// Each packet is returned at once to its home core, the core that allocated it, by the thread
-    /// that frees it. Linux before 5.2.
+    /// The thread that frees a packet returns its descriptor at once to its home core, the core
+    /// that allocated it. Linux before 5.2.
     None,
     /// A connection keeps one acknowledged packet for its next write, and one packet that was read,
     /// which softirq frees. Linux 5.2 to 5.15.
@@ -65,7 +65,7 @@ pub struct BufferLimits {
     pub max: u32,
 }
 
-/// The `net.ipv4.tcp_*` settings that the engine reads. Times are durations, limits are counts.
+/// The settings that the engine reads, most of them `net.ipv4.tcp_*`. Times are durations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
     /// `tcp_rmem`: receive buffer. Half of the default of 131072 is window until arriving packets
@@ -233,7 +233,8 @@ pub struct TcpConfig {
     /// `tcp_comp_sack_delay_ns`, as a duration: time that an ACK of out-of-order segments may wait
     /// for more of them. The default is 1 ms.
     pub tcp_comp_sack_delay: Duration,
-    /// `tcp_comp_sack_nr`: out-of-order segments that one ACK may answer; 0 answers each.
+    /// `tcp_comp_sack_nr`: number of answers to out-of-order segments that may wait for one ACK;
+    /// with 0 none waits.
     pub tcp_comp_sack_nr: u8,
     /// `tcp_pingpong_thresh`: number of prompt replies of the application after which ACKs are
     /// delayed, so that a reply carries them.

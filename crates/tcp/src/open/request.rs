@@ -391,7 +391,7 @@ impl Request {
     /// `seq`. Returns whether the request ends; a live peer then retransmits its SYN
     /// (RFC 5927 §4.1; Linux: tcp_req_err).
     ///
-    /// Differs from Linux: all codes of destination unreachable end a request, because
+    /// Differs from Linux: all defined codes of destination unreachable end a request, because
     /// RFC 1122 §4.2.3.9 calls port and protocol unreachable hard errors.
     #[must_use]
     pub fn on_icmp(&self, cx: &Cx<'_>, error: IcmpError, seq: SeqNum) -> bool {

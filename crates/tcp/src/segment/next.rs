@@ -102,8 +102,9 @@ fn window_left(tcb: &Tcb, seq: SeqNum) -> u32 {
 }
 
 /// Applies Nagle's algorithm with Minshall's modification (RFC 9293 §3.7.4): a small segment waits
-/// while an earlier small one is unacknowledged, and always with `TCP_CORK` or `MSG_MORE`. Only the
-/// last entry waits, and never if it has a FIN, in urgent mode, or while `PUSH_HELD` is set.
+/// while an earlier small one is unacknowledged, and always with `TCP_CORK`, `MSG_MORE` or during a
+/// write. Only the last entry waits, and never if it has a FIN, in urgent mode, or while
+/// `PUSH_HELD` is set.
 fn hold_small(tcb: &Tcb, index: usize, len: u32, fin: bool) -> Result<(usize, u32), Blocked> {
     let mss = tcb.mss.effective();
     let small = len % mss;
