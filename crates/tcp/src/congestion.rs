@@ -9,8 +9,8 @@
 //! of the undo of a reduction that proved needless. An algorithm, a variant of the closed `Policy`,
 //! decides three things: the growth on an acknowledgment, and the new `ssthresh` on a loss and on
 //! an ECN mark. An algorithm that follows a model of the path (BBR) sets window and pacing rate
-//! itself, with every [`ModelSample`]; of the `on_*` events of recovery only a timeout changes the
-//! window, to one segment.
+//! itself, with every [`ModelSample`]; the `on_*` events of recovery only inform it, except that a
+//! timeout lowers the window to one segment, which the end of the recovery or an undo restores.
 //!
 //! `cwnd` and `ssthresh` are bytes, as in the RFCs; Linux keeps whole segments. Parameters in
 //! segments are multiplied by the current `mss`.

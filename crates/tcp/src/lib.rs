@@ -22,8 +22,9 @@
 //! until its handshake completes, or with Fast Open a [`Tcb`] from the SYN on. In the state
 //! TIME-WAIT a connection is a [`TimeWait`]. Requests and TIME-WAIT connections are small, because
 //! a peer can create many of them at no cost. `send` writes payload into packets, and `recv` reads
-//! payload from packets. Other steps copy payload only to join small packets, to form a path MTU
-//! probe, or directly to a waiting reader.
+//! payload from packets. Other steps share the payload's pages and copy only the few bytes in the
+//! head of a packet, small packets that are joined, a path MTU probe, and data for a waiting
+//! reader.
 //!
 //! *Call order.* Any of [`input()`], [`on_timer`], [`on_icmp`] and the calls of [`socket::api`];
 //! then [`output()`] once for the batch; then the caller hands `cx.out` to IP, and reads `state`,
@@ -40,8 +41,8 @@
 //!
 //! *Transmit.* `send` fills the tail packet of the send queue up to a superframe. `output` sends
 //! first the entries that loss detection has marked lost, then as much new data as both windows,
-//! Nagle's algorithm, pacing and TCP Small Queues allow, as clones that share the payload. The ACK
-//! frees the original packet.
+//! Nagle's algorithm, pacing and TCP Small Queues allow, as clones that share the payload's pages.
+//! The ACK frees the original packet.
 //!
 //! *Time.* Deadlines are fields. `next_deadline` may be read at any time; a timer that fires too
 //! early does nothing.

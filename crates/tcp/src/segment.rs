@@ -3,9 +3,9 @@
 //! Above: `output`, and every other step that sends a segment. Below: `cx.out`.
 //! RFC 9293 §3.1, §3.10; Linux: tcp_transmit_skb, tcp_options_write, __tcp_send_ack.
 //!
-//! A segment with payload is a clone of its queue entry that shares the payload and has header
-//! space of its own. The checksum field holds the pseudo-header sum (`TxChecksum::Partial`, whose
-//! `start` counts from the TCP header). Every segment with ACK cancels the owed ACK, unless a
+//! A segment with payload is a clone of its queue entry that shares the payload's pages and has
+//! header space of its own. The checksum field holds the pseudo-header sum (`TxChecksum::Partial`,
+//! whose `start` counts from the TCP header). Every segment with ACK cancels the owed ACK, unless a
 //! D-SACK did not fit into it.
 //!
 //! The files of `segment/` answer the questions that precede every transmission: which bytes of the

@@ -140,7 +140,7 @@ impl DeviceTx {
     }
 
     /// Applies changed settings. The next owner of each queue creates the new discipline and drops
-    /// the packets of the previous one (`TxState::follow`).
+    /// the packets of the previous one (`TxState::apply_settings`).
     pub(crate) fn configure(&self, sysctls: &Sysctls) {
         let config = self.qdisc_config(sysctls);
         self.has_qdisc.store(config != QdiscConfig::NoQueue, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 //! algorithm (`policy`) decides the size of a reduction.
 //!
 //! An algorithm with a model (BBR) is only notified of these events and bounds the window itself,
-//! except that a timeout sets the window to one segment.
+//! except that a timeout lowers the window to one segment until its recovery ends.
 
 use alloc::boxed::Box;
 

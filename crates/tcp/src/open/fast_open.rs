@@ -1,6 +1,6 @@
 //! TCP Fast Open: data in the SYN of a peer whose address an earlier handshake has validated.
 //!
-//! Above: `stack::socket`, which keeps the client's cookies and the listener's queue of Fast Open
+//! Above: `stack::socket`, which keeps the client's cookies and limits a listener's Fast Open
 //! connections whose handshake is incomplete. RFC 7413; Linux: net/ipv4/tcp_fastopen.c.
 //!
 //! A server gives every client address a cookie: a keyed hash that only this server can compute.
@@ -22,7 +22,7 @@
 //!
 //! Not here: the state of a connection that uses Fast Open (`tcb::fast_open`), the SYN with its
 //! data (`open::syn`), and in `stack` the client's cookie cache, the pause after failures, and the
-//! listener's queue.
+//! listener's limit.
 
 pub mod keys;
 

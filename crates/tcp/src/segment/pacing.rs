@@ -140,8 +140,8 @@ fn autosize(pace: u64, halvings: Option<u128>, largest: u32, mss: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Returns the segments of 1,448 bytes in one packet, with superframes of 64 KB and the default
-    /// `rtt_log` and minimum.
+    /// Returns the segments of 1,448 bytes in one packet, with superframes of 64 KB and the
+    /// defaults of `tcp_tso_rtt_log` and `tcp_min_tso_segs`.
     fn segments(rate: u64, rtt_us: Option<u128>, shift: u32) -> u32 {
         autosize(rate >> shift, rtt_us.map(|rtt| rtt >> 9), 65_536, 1448).max(2)
     }
