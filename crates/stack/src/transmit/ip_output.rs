@@ -2,10 +2,10 @@
 //! layer, in the caller's context.
 //!
 //! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every packet (RFC 1191 §3), unless
-//! path MTU discovery is disabled or a report has shown a path MTU below the minimum. Superframes
-//! (packets of several segments) and checksums that the device does not support are processed later
-//! (`tx_queue`). A packet that is longer than the MTU is sent in fragments (`fragment`), unless it
-//! has DF.
+//! the host or the socket disables path MTU discovery, the packet is to be sent in fragments, or a
+//! report has shown a path MTU below the minimum. Superframes (packets of several segments) and
+//! checksums that the device does not support are processed later (`tx_queue`). A datagram or an
+//! ICMP message that is longer than the MTU is sent in fragments (`fragment`), unless it has DF.
 
 use std::net::SocketAddr;
 
@@ -196,8 +196,8 @@ fn add_headers_of<const V4: bool>(
     list
 }
 
-/// Passes packets on that have their headers: to the device if `frame` has given them a link
-/// header, otherwise to `link_output`.
+/// Passes packets on that have their headers: to the transmit queue if `frame` has given them a
+/// link header, otherwise to `link_output`.
 #[inline]
 pub(crate) fn pass_on(
     cx: &mut Cx,
