@@ -65,7 +65,7 @@ pub(crate) fn offer(tcb: &mut Tcb, config: &TcpConfig, retransmission: bool) -> 
 
 /// Returns whether a peer's SYN negotiates ECN. `codepoint` is the ECN field of its IP header. A
 /// SYN must not be ECN-capable, so any other value than Not-ECT shows that the network path
-/// rewrites the field.
+/// rewrites the field. With DCTCP neither the field nor `tcp_ecn` matters.
 pub(crate) fn accepts(
     config: &TcpConfig,
     algorithm: Algorithm,
