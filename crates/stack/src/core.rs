@@ -82,7 +82,8 @@ enum Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum PollReport {
-    /// The budget was used up; another turn has work at once.
+    /// The budget was used up, or a walk over the connections is unfinished: another turn has work
+    /// at once.
     Pending,
     /// Every queue was found empty, or its frames are left to a woken reader.
     AllDone,
@@ -117,7 +118,7 @@ pub(crate) struct CoreState {
     /// Queues whose frames arrive in a ring that this core reads: a polling thread finds them
     /// without a doorbell.
     ringed: u64,
-    /// Queues that hold packets back in GRO while a thread busy-polls.
+    /// Queues that held packets back in GRO after their last poll.
     holding: u64,
     /// Queues that are not polled, because their device is down or gone.
     applied: admin_state::AppliedStates,

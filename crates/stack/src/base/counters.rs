@@ -8,8 +8,9 @@
 //!
 //! One table yields the enum, the texts and the slots of a counter page. A page has one writer at a
 //! time and any number of readers; the value of a counter is the wrapping sum over all pages of a
-//! host. Groups that Linux does not have follow Linux's, and drop reasons come last, in capitals.
-//! [`NOT_COUNTED`] lists Linux's counters that cannot occur in this stack, with the reason.
+//! host. Groups that Linux does not have follow Linux's, except for `IgmpInQueries`, and drop
+//! reasons come last, in capitals. [`NOT_COUNTED`] lists rows of Linux that this stack does not
+//! count, with the reason.
 //!
 //! Not here: the `Tcp*` table (`tcp::base::counters`) and the drop reasons (`pkt::DropReason`). A
 //! page holds all three.
@@ -175,7 +176,7 @@ tcp::counters! {
     RpsPackets: "Packets that the core which polled them handed to another core (RPS, RFS).",
     ForeignCorePackets: "Segments processed on another core than the one of their connection.",
     CoreTurns: "Turns of a core. A turn is one pass over its queues, transmit completions and timers.",
-    CoreDoorbells: "Times a thread ran a core because its own packets had arrived at that core.",
+    CoreDoorbells: "Times a thread ran a core because packets that the thread had sent or steered (RPS) had arrived at that core.",
     CoreMissed: "Times the owner of a core ran another turn because a doorbell had rung meanwhile.",
     CoreHandoffs: "Times a thread that had run cores long enough handed a scheduled core to the worker of that core.",
     CoreLeftToReader: "Times a worker left arrived frames to a polling reader that it woke.",
@@ -184,7 +185,7 @@ tcp::counters! {
     CoreKicks: "Times a parked worker was woken (kicked).",
     ListenSourceLimit: "SYNs and returned SYN cookies dropped because their source had reached the listener's limit of connections.",
     SocketWakes: "Wake-ups of application threads that waited on a socket.",
-    SocketWatchCalls: "Tasks woken and event loops called by a socket because of news.",
+    SocketWatchCalls: "Tasks woken and event loops called by a socket because a condition became true.",
     SocketWakesSpurious: "Wake-ups of readers that then found nothing to read.",
     SocketBacklogQueued: "Packets queued on the backlog of a socket that another thread owned.",
     SocketBacklogAckDeferred: "Backlog packets whose immediate ACK waited for the one ACK at the end of the backlog.",
@@ -334,8 +335,9 @@ impl Counter {
     /// Number of counters, and of slots in a page.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Returns the counter of the same event for the IP version that `V4` selects. A counter that
-    /// both versions share, or that has no counterpart, is returned unchanged.
+    /// Returns the counter of the same event for the IP version that `V4` selects. Any other
+    /// counter is returned unchanged: one that both versions share, one without a counterpart, and
+    /// those of ICMP message types, which `header::icmp` chooses.
     #[inline]
     #[must_use]
     pub const fn of<const V4: bool>(self) -> Self {
