@@ -307,7 +307,7 @@ impl Core {
         u8::try_from(place).ok().map(NapiId)
     }
 
-    /// Returns the number of entries in the timer wheel, including canceled ones.
+    /// Returns the number of entries in the timer wheel, including stale ones.
     #[must_use]
     pub fn timers_armed(&self) -> usize {
         self.sockets.timers_armed()

@@ -70,7 +70,7 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DeviceGone { device } => {
-                write!(f, "{device}: the interface was deleted, or moved to another namespace")
+                write!(f, "{device}: the device was removed, or its interface was deleted or moved")
             }
             Self::UnfinishedChecksums { device } => write!(
                 f,

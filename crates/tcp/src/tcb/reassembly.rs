@@ -74,9 +74,10 @@ pub struct Reassembly {
 pub enum Insert {
     /// A part of the packet was new and is queued.
     Queued(Queued),
-    /// The packet was a FIN without data: the FIN is recorded, and the packet is returned.
+    /// The packet was a FIN without data and is returned. The FIN is recorded unless it contradicts
+    /// the known stream.
     FinNoted(Packet),
-    /// Nothing was queued.
+    /// No data was queued. A FIN may have been recorded.
     Refused(DropReason, Packet),
 }
 
