@@ -85,7 +85,7 @@ pub enum PollReport {
     /// The budget was used up, or a walk over the connections is unfinished: another turn has work
     /// at once.
     Pending,
-    /// Every queue was found empty, or its frames are left to a woken reader.
+    /// Every polled queue was found empty, or its frames are left to a woken reader.
     AllDone,
 }
 
@@ -100,7 +100,8 @@ pub enum CoreRun {
     Pending,
     /// Another thread owns the core, and does the work for which this call was made.
     Elsewhere,
-    /// More frames have arrived. They are left to a woken reader, which polls the core itself.
+    /// Frames that have arrived or may arrive are left to a thread that polls the core itself: a
+    /// reader that this call has woken, or a thread that has polled recently.
     Left,
 }
 

@@ -47,10 +47,11 @@ pub struct FastOpenResult {
     pub cookie: Option<Cookie>,
     /// MSS that the peer has announced; 0 if it has not answered.
     pub peer_mss: u16,
-    /// Whether the peer answered only a SYN without data and cookie.
+    /// Whether the peer did not answer the SYN with data, but only a SYN without data and cookie,
+    /// or none.
     pub syn_dropped: bool,
-    /// `Some` if the peer answered our request without a cookie; true when the request was in the
-    /// experimental option.
+    /// `Some` if the peer answered our request without a cookie, and the SYN was sent only once;
+    /// true when the request was in the experimental option.
     pub refused: Option<bool>,
 }
 
