@@ -28,7 +28,7 @@ tcp::counters! {
     /// An event counted by the stack; the variant's name is the name that `nstat` prints.
     IpInReceives: "IPv4 packets received, bad ones included.",
     IpInHdrErrors: "IPv4 packets dropped because of their header: version, checksum, length, options, TTL.",
-    IpInAddrErrors: "IPv4 packets dropped because their destination is not an address of this host, or because a packet from a link may not have their addresses.",
+    IpInAddrErrors: "IPv4 packets dropped because their destination is not an address of this host, or because their addresses are not allowed in a packet from a link.",
     IpInUnknownProtos: "IPv4 packets dropped because no handler takes their protocol.",
     IpInDiscards: "Valid IPv4 packets dropped because a unicast packet arrived in a broadcast or multicast frame, or for lack of memory.",
     IpInDelivers: "IPv4 packets handed to a transport protocol.",
@@ -101,7 +101,7 @@ tcp::counters! {
     Ip6InReceives: "IPv6 packets received, bad ones included.",
     Ip6InHdrErrors: "IPv6 packets dropped because of their header or an extension header.",
     Ip6InNoRoutes: "IPv6 packets dropped because no route leads to their destination.",
-    Ip6InAddrErrors: "IPv6 packets dropped because their destination is not an address of this host, or because a packet from a link may not have their addresses.",
+    Ip6InAddrErrors: "IPv6 packets dropped because their destination is not an address of this host, or because their addresses are not allowed in a packet from a link.",
     Ip6InUnknownProtos: "IPv6 packets dropped because no handler takes their protocol.",
     Ip6InTruncatedPkts: "IPv6 packets shorter than the length their header gives.",
     Ip6InDiscards: "Valid IPv6 packets dropped because a unicast packet arrived in a broadcast or multicast frame, or for lack of memory.",
