@@ -1,5 +1,6 @@
 //! Formats of headers and messages: Ethernet, ARP, IP with options and extension headers, ICMP,
-//! NDP, UDP. Only this module reads or writes their bytes.
+//! NDP, UDP. Other modules use these types; only receive offload, the flow dissector of RPS,
+//! software GSO and the router of a wire also read some bytes directly.
 //!
 //! Above: the receive and transmit steps, and devices that inspect frames. Below: `base`. The TCP
 //! format is in `tcp::wire`.
