@@ -137,7 +137,7 @@ pub struct IpHeader {
     pub flow_label: u32,
     /// Identification. IPv4 only.
     pub id: u16,
-    /// Fragmentation fields. IPv4 only.
+    /// Fragmentation fields, for IPv6 once `extension` has read them.
     pub fragment: Fragment,
     /// Length of this header in bytes, including IPv4 options and, once `extension` has read them,
     /// IPv6 extension headers.
@@ -249,8 +249,8 @@ fn parse_as<const V4: bool, const WHOLE: bool>(
     Ok(header)
 }
 
-/// Checks the header as RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2 require, in the order of
-/// RFC 1812.
+/// Checks the header as RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2 require. [`claimed_len`]
+/// has checked the version and the IHL.
 #[inline(always)]
 fn parse_v4<const WHOLE: bool>(
     linear: &[u8],
@@ -320,7 +320,7 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
 
 /// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3,
 /// RFC 4291 §2.5.2 and §2.7). The source 0.0.0.0 is valid only in packets of a host that requests
-/// its address, which have a broadcast destination.
+/// its address, whose destination is 255.255.255.255.
 #[inline]
 fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
     let (src_ok, dst_ok) = match (src, dst) {

@@ -7,7 +7,7 @@
 //! (RFC 7126 §4.3). Other well-formed options are accepted and ignored: this host does not forward,
 //! so it records no routes and no timestamps.
 //!
-//! Not here: options on sent packets, because this stack sends none.
+//! Not here: the only option that this stack sends, Router Alert (`ip::add_router_alert`).
 
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;

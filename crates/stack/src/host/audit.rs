@@ -1,5 +1,5 @@
-//! Invariants of a host that hold between two turns of a core (a turn is one pass over its work),
-//! and the packet memory of its connections.
+//! Invariants of a host that hold between two turns of a core (a turn is one pass of its softirq
+//! work), and the packet memory of its connections.
 //!
 //! Above: the simulator and tests; the data path does not use it. Below: `Connection::check`,
 //! `tcp::Tcb::check_after_output`.

@@ -5,9 +5,9 @@
 //! creates no entry. Linux: `arp_process`.
 //!
 //! Three settings restrict these steps, in this order: `drop_gratuitous_arp` drops announcements,
-//! `arp_ignore` selects requests that get no reply, and `arp_strict` keeps the remaining packets
-//! from changing the neighbor table. Conflicts with our own addresses are detected before all three
-//! (RFC 5227).
+//! `arp_ignore` selects requests that get no reply, and `arp_strict` selects which of the remaining
+//! packets may change the neighbor table. Conflicts with our own addresses are detected before all
+//! three (RFC 5227).
 
 use std::net::IpAddr;
 

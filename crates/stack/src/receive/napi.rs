@@ -9,8 +9,8 @@
 //! the ownership. Unless `gro_flush_timeout` is set, receive offload holds no packets while the
 //! core may be released or its thread may sleep: held packets are delivered at the end of a poll
 //! that emptied the queue, and when busy polling stops. A poll that used its whole weight completes
-//! only packets held since an earlier millisecond. A busy-poll cycle delivers what
-//! `net.quietline.busy_poll_flush` says.
+//! only packets held since an earlier millisecond. A busy-poll cycle delivers the packets that
+//! `net.quietline.busy_poll_flush` selects.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ pub(crate) struct Napi {
     /// Frames delivered by the device in one poll. Empty between polls.
     batch: Batch,
     stages: Stages,
-    /// Timer that polls the queue while its file descriptor is not watched.
+    /// Timed polls of the queue (`napi_defer_hard_irqs`, `gro_flush_timeout`).
     deferral: Deferral,
 }
 
@@ -152,7 +152,7 @@ impl Napi {
         self.deferral.complete(settings, cx.now, received, self.holds())
     }
 
-    /// Returns the timer for polls without a watched descriptor.
+    /// Returns the state of the timed polls.
     pub(crate) const fn deferral(&mut self) -> &mut Deferral {
         &mut self.deferral
     }
@@ -382,8 +382,8 @@ impl Stages {
         self.gro.ready().append(&mut kept);
     }
 
-    /// Ends a poll: delivers the ready packets, then runs one output, one ACK decision and one wake
-    /// of the current connection.
+    /// Ends a poll: delivers the ready packets, pushes packets for other cores to their backlogs,
+    /// and flushes the current connection (`Rx::flush`).
     fn finish(&mut self, rx: &mut Rx<'_, '_>, outbox: &mut Outbox) {
         if !self.gro.ready().is_empty() {
             self.deliver_ready(rx, outbox, true);

@@ -17,8 +17,8 @@
 //! it, so that a changed map or disabled RPS keeps the order, too. Differs from Linux: a packet
 //! that stays on the polling core is delivered at once, not through that core's backlog.
 //!
-//! Only the thread that owns the polling core accesses this state. Disabled steering costs one test
-//! of a flag per poll.
+//! Only the thread that owns the polling core accesses this state. Disabled steering costs two
+//! comparisons per poll.
 
 use std::{boxed::Box, vec::Vec};
 

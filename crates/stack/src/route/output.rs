@@ -108,7 +108,7 @@ impl OutputRoutes {
             clear(routes, rcu);
         }
         routes.insert_or_replace(hash, key, dst);
-        // Another thread may have cleared the table meanwhile; the caller then drops the packet.
+        // Another thread may have cleared the table meanwhile; the caller then gets `ENOBUFS`.
         // Another thread may also have inserted an entry made from other routes. This entry has the
         // same key, so it leads to the same next hop.
         routes.lookup(hash, &key, rcu).map(|dst| dst.handle()).ok_or(Errno::ENOBUFS)
@@ -122,7 +122,7 @@ impl OutputRoutes {
         }
     }
 
-    /// Removes every entry, because the routes that the entries were made from have changed.
+    /// Removes every entry, because the routes have changed or neighbors must be freed.
     pub(crate) fn clear(&self, rcu: &Section<'_>) {
         self.cores.iter().for_each(|routes| clear(routes, rcu));
     }

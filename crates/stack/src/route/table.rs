@@ -80,7 +80,7 @@ impl RouteTable {
         Ok(())
     }
 
-    /// Starts a new generation of the same routes.
+    /// Starts a new generation.
     pub(crate) fn bump(&self) {
         self.generation.begin();
     }

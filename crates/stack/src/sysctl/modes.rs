@@ -128,8 +128,9 @@ pub enum DstRefMode {
     Rcuref,
     /// As `Rcuref`, but each CPU counts in its own word while a table holds the entry.
     Sharded,
-    /// Packets hold no reference. The only exception is a packet that is queued, outside of a read
-    /// section, for a socket without a cached route entry. Sockets and caches count as in `Rcuref`.
+    /// Packets hold no reference. The only exception is a packet that is queued on a socket,
+    /// outside of a read section, and keeps its entry ([`RxDstMode`]). Sockets and caches count as
+    /// in `Rcuref`.
     #[default]
     Noref,
 }
@@ -227,7 +228,8 @@ pub struct NeighborConfig {
     pub delay_first_probe_time: Duration,
     /// `ucast_solicit`: number of unicast probes to the old link address before the entry fails.
     pub ucast_solicit: u32,
-    /// `mcast_solicit`: number of broadcast requests before resolution fails.
+    /// `mcast_solicit`: number of broadcast requests, for IPv6 multicast solicitations, before
+    /// resolution fails.
     pub mcast_solicit: u32,
     /// `unres_qlen`: maximum number of packets that wait for one address.
     pub unres_qlen: u32,
@@ -243,7 +245,7 @@ pub struct NeighborConfig {
     /// `gc_thresh2`: number of entries that the table may have for more than five seconds.
     pub gc_thresh2: u32,
     /// `gc_thresh3`: number of entries in a table above which unused ones are removed. A table has
-    /// at most eight times as many.
+    /// at most eight times as many, permanent ones not counted.
     pub gc_thresh3: u32,
 }
 

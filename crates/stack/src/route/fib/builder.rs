@@ -1,7 +1,7 @@
 //! Builds a forwarding table from addresses and routes, or refuses them with a [`ConfigError`].
 //!
-//! Linux: `ip address add` and `ip route add` in net/ipv4/fib_frontend.c and fib_semantics.c, which
-//! refuse the same input.
+//! Linux: `ip address add` and `ip route add` in net/ipv4/fib_frontend.c and fib_semantics.c. The
+//! builder refuses more than Linux, for example an address that is the first of its network.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -33,7 +33,8 @@ pub struct RouteSpec {
     /// Next hop: an address that an on-link route matches, or a link-local IPv6 address together
     /// with `device`.
     pub via: Option<IpAddr>,
-    /// Device index. May be omitted if `via` determines the device.
+    /// Device index. May be omitted if `via` determines the device, and has no effect unless `kind`
+    /// is `Unicast`.
     pub device: Option<DeviceIndex>,
     /// Source address: an address of this host. The default for IPv4 is the source of the on-link
     /// route to the next hop, or the oldest address of the device. For IPv6, each destination

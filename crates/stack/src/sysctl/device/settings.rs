@@ -132,12 +132,12 @@ device_sysctls! {
     device {
         /// Time for which receive offload may hold segments to merge them with later ones, in
         /// nanoseconds; it is also the interval of polls while `napi_defer_hard_irqs` keeps the
-        /// descriptor unwatched. 0: segments are held until the end of the poll. Set it, for
-        /// example to 20000, if segments of a flow arrive in many small polls.
+        /// descriptor unwatched. 0: segments are held until a poll has emptied the queue. Set it,
+        /// for example to 20000, if segments of a flow arrive in many small polls.
         gro_flush_timeout: Duration = Duration::ZERO, Nanos 0..=1_000_000_000, Tune;
         /// Number of polls in a row that must find a queue empty, `gro_flush_timeout` apart, before
-        /// its descriptor is watched again. 0: after the first. Set it to trade CPU time for fewer
-        /// wake-ups under load.
+        /// its descriptor is watched again. 0: at once. Set it to trade CPU time for fewer wake-ups
+        /// under load.
         napi_defer_hard_irqs: u32 = 0, Number 0..=0x7fff_ffff, Tune;
         /// Superframes on transmit: TCP builds packets of many segments, which the device or
         /// software cuts into segments (`ethtool -K DEVICE gso`). Set 0 if single segments must
