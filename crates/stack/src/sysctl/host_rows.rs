@@ -169,14 +169,16 @@ host_rows! {
     bindv6only: bool = false, Switch 0..=1, Operate, "net.ipv6.bindv6only";
     /// Number of neighbor solicitations before an IPv6 address of an Ethernet device is used
     /// (RFC 4862 §5.4); they are `net.ipv6.neigh.default.retrans_time_ms` apart. An address that
-    /// another station has is refused. It is read when the host starts. Set 0, no probes, on links
-    /// where no address can be assigned twice: the host then starts a second or two sooner.
+    /// another station has is refused. It applies when the host starts and when an address is
+    /// added. Set 0, no probes, on links where no address can be assigned twice: the host then
+    /// starts a second or two sooner.
     dad_transmits: u32 = 1, Number 0..=10, Operate, "net.ipv6.conf.all.dad_transmits";
     /// Acceptance of router advertisements on Ethernet devices (RFC 4861, RFC 4862). 1: the host
     /// solicits routers when it starts, and takes a default route, prefixes and addresses from
     /// them; interface identifiers are stable and opaque (RFC 7217). 0: none of that. Differs from
     /// Linux, where the default is 1: a host that names its addresses gets no others. Set 1 on
-    /// links whose routers are trusted. It is read when the host starts.
+    /// links whose routers are trusted, before the host starts, because its start assigns
+    /// link-local addresses and solicits routers.
     accept_ra: bool = false, Switch 0..=1, Operate, "net.ipv6.conf.all.accept_ra";
     /// Temporary addresses in prefixes of routers, besides the stable one (RFC 8981). 0: none. 1:
     /// formed, but connections prefer the stable address. 2: connections prefer a temporary one.
@@ -189,8 +191,8 @@ host_rows! {
     /// change addresses more often.
     temp_prefered_lft: Duration = Duration::from_secs(86_400), Seconds 1..=INT_MAX, Tune, "net.ipv6.conf.all.temp_prefered_lft";
     /// Upper bound of the random time by which the preferred lifetime of a temporary address is
-    /// shortened, in seconds, so that the hosts of a link do not change addresses together. Set 0
-    /// to use each for the whole time.
+    /// shortened, in seconds and at most 0.4 of that lifetime, so that the hosts of a link do not
+    /// change addresses together. Set 0 to use each for the whole time.
     max_desync_factor: Duration = Duration::from_secs(600), Seconds 0..=INT_MAX, Tune, "net.ipv6.conf.all.max_desync_factor";
     /// First and last local port of connections that name none (RFC 6056). Widen it on clients that
     /// open many connections to one server.
@@ -229,7 +231,7 @@ host_rows! {
     /// Number of ARP probes before an address of an Ethernet device is used (RFC 5227, which says
     /// 3). An address that another station owns is refused; an address in use is announced and
     /// defended. 0: no probes and no announcements. Set it to 3 on links where addresses may be
-    /// assigned twice. It is read when the host starts.
+    /// assigned twice. It applies when the host starts and when an address is added.
     acd_probes: u32 = 0, Number 0..=10, Operate, "net.quietline.acd_probes";
     /// Unit of the pauses between ARP probes and announcements, in milliseconds; a pause between
     /// two probes is a random time of one to two units. RFC 5227 says 1000. Lower it to some 20 on
@@ -267,14 +269,15 @@ host_rows! {
     /// `somaxconn` and the backlog on servers that accept many connections at once.
     tcp_max_syn_backlog: u32 = 4096, Number 1..=INT_MAX, Operate, "net.ipv4.tcp_max_syn_backlog";
     /// SYN cookies (RFC 4987). 0: never. 1: if the queue of half-open connections is full. 2: for
-    /// every SYN. Keep 1 on servers that untrusted clients reach; 2 is for tests.
+    /// every SYN, unless it reopens a connection in TIME-WAIT. Keep 1 on servers that untrusted
+    /// clients reach; 2 is for tests.
     tcp_syncookies: u8 = 1, Number 0..=2, Operate, "net.ipv4.tcp_syncookies";
     /// Largest number of connections in TIME-WAIT; a further one is closed at once, without the
     /// protection of that state. Raise it rather than lower it: an entry is small.
     tcp_max_tw_buckets: u32 = 262_144, Number 0..=INT_MAX, Operate, "net.ipv4.tcp_max_tw_buckets";
-    /// Reuse of a four-tuple in TIME-WAIT by a new outgoing connection (RFC 6191). 0: never. 1: if
-    /// both connections have timestamps. 2: as 1, over loopback only. Set 1 on clients that run out
-    /// of local ports.
+    /// Reuse of a four-tuple in TIME-WAIT by a new outgoing connection whose port the host chooses
+    /// (RFC 6191). 0: never. 1: if both connections have timestamps. 2: as 1, over loopback only.
+    /// Set 1 on clients that run out of local ports.
     tcp_tw_reuse: u8 = 2, Number 0..=2, Operate, "net.ipv4.tcp_tw_reuse";
     /// Time that a connection must have been in TIME-WAIT before `tcp_tw_reuse` applies to it, in
     /// milliseconds. Lower it only on paths where no segment can be that late.

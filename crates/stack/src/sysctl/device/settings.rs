@@ -170,9 +170,9 @@ device_sysctls! {
         gso_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
         /// Queueing discipline of every transmit queue, written as for `tc qdisc replace dev DEVICE
         /// root ...`, for example `tbf rate 100mbit burst 10kb latency 50ms`. `default` is
-        /// `net.core.default_qdisc` for a device with queues of its own, and `noqueue` for one that
-        /// never refuses a packet. A change drops the packets that wait in the old one. Set it to
-        /// limit the rate, to pace flows, or to keep queues short.
+        /// `net.core.default_qdisc` for a device whose packets may have to wait, and `noqueue` for
+        /// one that takes every packet at once. A change drops the packets that wait in the old
+        /// one. Set it to limit the rate, to pace flows, or to keep queues short.
         qdisc: Option<QdiscConfig> = None, Discipline WORDS, Operate;
         /// Number of packets that one band of `pfifo_fast` holds, or that wait without a discipline
         /// for a device that has no room (`ip link set DEVICE txqueuelen`). The bands keep their
