@@ -1,6 +1,6 @@
 //! Formats of headers and messages: Ethernet, ARP, IP with options and extension headers, ICMP,
 //! NDP, UDP. Other modules use these values, except where a fast path or a short message needs only
-//! single bytes: receive offload, steering, ICMP echo replies, membership queries.
+//! single bytes, for example in receive offload and ICMP echo replies.
 //!
 //! Above: the receive and transmit steps, and devices that inspect frames. Below: `base`. The TCP
 //! format is in `tcp::wire`.

@@ -132,9 +132,9 @@ impl Napi {
         self.ring.as_ref().is_some_and(|ring| !ring.is_empty())
     }
 
-    /// Returns the maximum number of frames of a poll: the smaller of the setting
-    /// `net.core.dev_weight` and the weight of the device, which is halved while superframes
-    /// arrive.
+    /// Returns the maximum number of frames of a poll: the smaller of `dev_weight` (the setting, or
+    /// the budget of a busy-poll cycle) and the weight of the device, which is halved while
+    /// superframes arrive.
     pub(crate) fn weight(&self, dev_weight: usize) -> usize {
         let most = if self.bulk { self.weight.div_ceil(2) } else { self.weight };
         dev_weight.min(most)

@@ -237,7 +237,7 @@ impl RouteEntry {
 enum Table {
     /// Routes of the addresses of this host, and of broadcast and multicast addresses.
     Local,
-    /// Routes of the networks of its addresses, and added routes.
+    /// Routes of the networks of this host's addresses, and added routes.
     Main,
 }
 

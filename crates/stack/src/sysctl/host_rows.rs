@@ -403,8 +403,8 @@ host_rows! {
     /// work), in microseconds. 2000 is two ticks of a kernel with 1000 ticks a second. Lower it
     /// where timers must be punctual under load.
     netdev_budget_usecs: Duration = Duration::from_micros(2000), Micros 0..=INT_MAX, Tune, "net.core.netdev_budget_usecs";
-    /// Largest number of packets that one poll takes from one queue. Differs from Linux, where a
-    /// device's weight is the constant 64 and this is the weight of the backlog. Lower it to make
-    /// queues alternate sooner.
+    /// Largest number of packets that one poll takes from one queue, except in busy polling.
+    /// Differs from Linux, where a device's weight is the constant 64 and this is the weight of the
+    /// backlog. Lower it to make queues alternate sooner.
     dev_weight: usize = WEIGHT, Number 1..=WEIGHT as u64, Tune, "net.core.dev_weight";
 }

@@ -27,8 +27,8 @@ const MTU_MAX: u32 = 65_535;
 pub struct RouteSpec {
     /// Destinations. The address must have no bits set beyond the prefix length.
     pub prefix: IpNet,
-    /// `Unicast`, `Blackhole`, `Unreachable` or `Prohibit`. Routes of the other kinds are created
-    /// with addresses.
+    /// `Unicast`, `Blackhole`, `Unreachable` or `Prohibit`. Routes of the other kinds exist from
+    /// the start or are created with addresses.
     pub kind: RouteKind,
     /// Next hop: an address that an on-link route matches, or a link-local IPv6 address together
     /// with `device`.
@@ -410,7 +410,7 @@ impl FibBuilder {
         let from_address =
             matches!(spec.kind, RouteKind::Local | RouteKind::Broadcast | RouteKind::Multicast);
         if multicast || from_address {
-            let allowed = "a prefix of unicast destinations; local, broadcast and multicast follow from addresses";
+            let allowed = "a prefix of unicast destinations; local, broadcast and multicast routes cannot be added";
             return Err(ConfigError::new("route", spec.prefix, allowed));
         }
         if let Some(device) = spec.device
