@@ -210,14 +210,15 @@ host_rows! {
     /// Reference counting of route entries (dst). `cas_inc_not_zero`: packets over loopback hold a
     /// reference, taken by a loop of compare-and-swap. `rcuref`: the same with one atomic addition.
     /// `sharded`: the same, in a word for each CPU while the entry is in use for lookups. `noref`:
-    /// packets hold none. A change invalidates all cached routes. Change it to reproduce the costs
-    /// of older Linux versions.
+    /// packets hold none unless they are queued. A change invalidates all cached routes. Change it
+    /// to reproduce the costs of older Linux versions.
     dst_ref: DstRefMode = DstRefMode::Noref, DstRefModes WORDS, Lab, "net.quietline.dst_ref";
-    /// Source of the validity of a cached route entry, for each packet sent and received. `entry`:
-    /// the entry's own generation, as in Linux. `generation`: a copy of it beside the cached entry,
-    /// so that no packet reads a cache line that reference counting writes. A change invalidates
-    /// all cached routes. Set `entry` to measure `net.quietline.dst_layout`, which matters only if
-    /// packets read the entry.
+    /// Source of the validity of a route entry that a socket caches, for each packet that the
+    /// socket sends or processes. `entry`: the entry's own generation, as in Linux. `generation`: a
+    /// copy of it beside the cached entry, so that the socket reads no cache line that reference
+    /// counting writes. Early demux reads the entry in both cases. A change invalidates all cached
+    /// routes. Set `entry` to measure `net.quietline.dst_layout`, which matters most if sockets
+    /// read the entry.
     dst_check: DstCheck = DstCheck::Generation, DstChecks WORDS, Lab, "net.quietline.dst_check";
     /// Place of a route entry's reference count. `packed`: on the cache line that every packet
     /// reads. `padded`: on a line of its own. `filled`: on a line with fields that no packet reads.
@@ -291,8 +292,9 @@ host_rows! {
     /// memory that the host is given. Set it if this host shares packet memory with others.
     tcp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, Operate, "net.ipv4.tcp_mem";
     /// Memory of the receive queues of all datagram sockets together, in pages of 4 KB. Datagrams
-    /// beyond the third number are dropped (`UdpMemErrors`); the first two have no effect. Set it
-    /// if this host shares packet memory with others.
+    /// beyond the third number are dropped (`UdpMemErrors`); the first bounds the batches in which
+    /// pages are counted, the second has no effect. Set it if this host shares packet memory with
+    /// others.
     udp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, Operate, "net.ipv4.udp_mem";
     /// Initial receive buffer of a datagram socket, in bytes of packet memory. Raise it if
     /// `UdpRcvbufErrors` counts and applications do not set `SO_RCVBUF`.

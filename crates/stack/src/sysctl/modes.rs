@@ -92,7 +92,8 @@ pub enum DevOrphan {
     Xmit,
 }
 
-/// `net.quietline.dst_check`: place from which the validity of a cached route entry (dst) is read.
+/// `net.quietline.dst_check`: place from which the owner of a socket reads the validity of its
+/// cached route entry (dst). Early demux reads the entry in both modes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DstCheck {
     /// The entry itself, as in Linux. Each check reads a cache line of the entry; with
