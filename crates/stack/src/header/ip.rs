@@ -147,8 +147,8 @@ pub struct IpHeader {
     pub payload_len: u32,
 }
 
-/// Returns the length of the header without options. That many bytes must be linear before
-/// [`claimed_len`] is called.
+/// Returns the length of the header without options. That many bytes must be linear (contiguous at
+/// the head of the packet) before [`claimed_len`] is called.
 #[must_use]
 pub const fn fixed_len<const V4: bool>() -> usize {
     if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN }

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn other_options_are_accepted() {
+    fn other_well_formed_options_are_accepted() {
         assert_eq!(check(&[ROUTER_ALERT, 4, 0, 0]), Ok(()));
         assert_eq!(check(&[ROUTER_ALERT, 3, 0, 0]), Err(21));
         assert_eq!(check(&[0x9e, 4, 1, 2]), Ok(()), "an unknown option was refused");

@@ -7,10 +7,11 @@
 //!
 //! Only the thread that owns the core accesses this state; the borrow of the core's state proves
 //! the ownership. Unless `gro_flush_timeout` is set, receive offload holds no packets while the
-//! core may be released or its thread may sleep: held packets are delivered at the end of a poll
-//! that emptied the queue, and when busy polling stops. A poll that used its whole weight completes
-//! only packets held since an earlier millisecond. A busy-poll cycle delivers the packets that
-//! `net.quietline.busy_poll_flush` selects.
+//! core may be released or its thread may sleep: held packets (packets that wait for the next
+//! segment of their flow) are delivered at the end of a poll that emptied the queue, and when busy
+//! polling stops. A poll that used its whole weight completes only packets held since an earlier
+//! millisecond. A busy-poll cycle delivers the packets that `net.quietline.busy_poll_flush`
+//! selects.
 
 use std::sync::Arc;
 
@@ -104,7 +105,8 @@ impl Napi {
         Self { device, tx, index, queue, weight, bulk: false, ring, batch, stages, deferral }
     }
 
-    /// Receives at most `budget` frames into the batch and returns their number.
+    /// Receives at most `budget` frames into the batch and returns their number, dropped ones
+    /// included.
     #[inline]
     fn receive(&mut self, cx: &mut Cx, budget: usize) -> usize {
         match &mut self.ring {
@@ -198,8 +200,8 @@ impl Napi {
         if self.weight < WEIGHT {
             self.note_bulk();
         }
-        // One read section covers the whole poll, so that lookups for one packet remain valid for
-        // the next.
+        // One RCU read section covers the whole poll, so that lookups for one packet remain valid
+        // for the next.
         let reader = cx.reader();
         let rcu = reader.pin();
         let rx = &mut Rx::new(net, cx, &rcu, last_flow);

@@ -11,7 +11,7 @@
 //! A datagram is joined by copying: the payload of the fragments is appended to the first one, so
 //! that the result has few page slices, whatever the number of fragments.
 //!
-//! Not here: atomic fragments, which are whole datagrams (`ip_input`).
+//! Not here: atomic fragments, which are whole datagrams with a Fragment header (`ip_input`).
 
 use pkt::{DropReason, Ecn, Gso, Packet, RxChecksum};
 

@@ -3,8 +3,8 @@
 //!
 //! Above: `Router::route`, through which sockets get a counted reference to an entry, and
 //! `Router::reply_dst`. Remote hosts control the rate and the addresses of resets, SYN-ACKs, SYN
-//! cookies and ACKs of TIME-WAIT sockets. `reply_dst` therefore finds the entry for such a reply
-//! in a read section without a lock or a reference count, and allocates only for a new next hop.
+//! cookies and ACKs of TIME-WAIT sockets. `reply_dst` therefore finds the entry for such a reply in
+//! an RCU read section without a lock or a reference count, and allocates only for a new next hop.
 //! `Router::hop` has selected the next hop before. Linux: `nhc_pcpu_rth_output`.
 //!
 //! Each core has a table of entries, so that the reference counts of short-lived sockets are only

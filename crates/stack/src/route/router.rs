@@ -88,7 +88,7 @@ impl Deref for Router {
 }
 
 impl Router {
-    /// Returns the forwarding table, borrowed for the read section.
+    /// Returns the forwarding table, borrowed for the RCU read section.
     #[inline]
     pub(crate) fn fib<'s>(&'s self, rcu: &'s Section<'_>) -> &'s Fib {
         self.routes.fib(rcu)

@@ -1,6 +1,6 @@
 //! The forwarding table of a host, which changes replace while other threads read it.
 //!
-//! Below: [`Fib`], an immutable table. Above: `Router`, whose callers look routes up in a read
+//! Below: [`Fib`], an immutable table. Above: `Router`, whose callers look routes up in an RCU read
 //! section. Linux: `fib_table_insert`, `rt_cache_flush`.
 //!
 //! A change builds a new table, which shares with the old one all nodes except those above the

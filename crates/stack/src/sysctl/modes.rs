@@ -59,8 +59,8 @@ pub enum BusyPollFlush {
     /// Packets in the list, as in Linux. Held packets wait for PSH, the next segment, or the end of
     /// busy polling.
     RxListPerCycle,
-    /// Packets in the list and those held since an earlier millisecond, or all held packets if the
-    /// cycle received no packet.
+    /// Packets in the list and those held for merging since an earlier millisecond, or all of both
+    /// if the cycle received no packet.
     #[default]
     RxListAndOldGroPerCycle,
 }
@@ -130,8 +130,8 @@ pub enum DstRefMode {
     /// As `Rcuref`, but each CPU counts in its own word while a table holds the entry.
     Sharded,
     /// Packets hold no reference. The only exception is a packet that is queued on a socket,
-    /// outside of a read section, and keeps its entry ([`RxDstMode`]). Sockets and caches count as
-    /// in `Rcuref`.
+    /// outside of an RCU read section, and keeps its entry ([`RxDstMode`]). Sockets and caches
+    /// count as in `Rcuref`.
     #[default]
     Noref,
 }

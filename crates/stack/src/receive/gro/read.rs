@@ -4,8 +4,9 @@
 //! packets. Both families share one algorithm: `ip::parse` has checked the IP header, and the TCP
 //! header follows it.
 //!
-//! Within GRO, only this module makes headers linear. A frame shorter than its headers claim is no
-//! candidate: it is passed on unchanged, and the layer that drops it counts the drop.
+//! Within GRO, only this module makes headers linear (contiguous at the head of the packet). A
+//! frame shorter than its headers claim is no candidate: it is passed on unchanged, and the layer
+//! that drops it counts the drop.
 
 use std::net::IpAddr;
 
