@@ -128,7 +128,8 @@ mod v4 {
     pub(super) const ADDRESS_MASK_REPLY: u8 = 18;
     /// Code of Unreachable: fragmentation needed and DF set.
     pub(super) const FRAGMENTATION_NEEDED: u8 = 4;
-    /// Codes of Unreachable sent by filters: network, host, packet.
+    /// Codes of Unreachable sent by filters, about a packet, a network, and a host. The first is
+    /// the one that is written.
     pub(super) const PROHIBITED: [u8; 3] = [13, 9, 10];
 }
 

@@ -30,9 +30,10 @@ pub struct Audit {
 }
 
 impl Host {
-    /// Checks the invariants of every connection, and calls `see` for each connection, with those
-    /// of its sequence numbers that must never decrease. The queues of all connections and their
-    /// unused charges must add up to the TCP memory account of the host, in whole pages.
+    /// Checks the invariants of every connection, and calls `see` for each one whose handshake has
+    /// completed, with those of its sequence numbers that must never decrease. The queues of all
+    /// connections and their unused charges must add up to the TCP memory account of the host, in
+    /// whole pages.
     ///
     /// # Panics
     ///

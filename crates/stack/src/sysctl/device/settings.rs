@@ -183,7 +183,8 @@ device_sysctls! {
         /// the limit starves a device with late completions.
         bql_limit_min: u32 = 0, Number 0..=limits::BQL_LIMIT_MAX as u64, Tune;
         /// Upper bound of the byte queue limit, in bytes: a transmit queue hands over at most this
-        /// much before the device completes some (`byte_queue_limits/limit_max`). Lower it if
+        /// much before the device completes some (`byte_queue_limits/limit_max`). There is no limit
+        /// without a discipline, or for a device that completes packets at once. Lower it if
         /// packets wait too long inside the device.
         bql_limit_max: u32 = limits::BQL_LIMIT_MAX, Number 0..=limits::BQL_LIMIT_MAX as u64, Tune;
     }
