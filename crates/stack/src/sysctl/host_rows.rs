@@ -70,10 +70,11 @@ macro_rules! host_rows {
 // is set again in this order, each setting gets its saved value.
 host_rows! {
     /// Sets the settings that together reproduce the data path of a version of Linux: receive
-    /// contexts, references to route entries, the way out of receive offload, busy polling, TCP
-    /// Small Queues and packet recycling. docs/mechanisms.md lists the values. A setting that is
-    /// set later keeps its own value. While a host runs, a preset does not change
-    /// `net.quietline.dst_layout`. Set it to compare versions.
+    /// contexts, early demux, references to route entries, the way out of receive offload, busy
+    /// polling, TCP Small Queues, autocorking, ACKs for a backlog and packet recycling.
+    /// docs/mechanisms.md lists the values. A setting that is set later keeps its own value. While
+    /// a host runs, a preset does not change `net.quietline.dst_layout`. Set it to compare
+    /// versions.
     preset: Preset = Preset::Default, Presets WORDS, Lab, "net.quietline.preset";
     /// Time to live of sent IP packets, in hops. Raise it if destinations are more than 64 routers
     /// away; a socket overrides it with `IP_TTL`.
