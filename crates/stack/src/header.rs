@@ -1,6 +1,6 @@
 //! Formats of headers and messages: Ethernet, ARP, IP with options and extension headers, ICMP,
-//! NDP, UDP. Other modules use these types; only receive offload, the flow dissector of RPS,
-//! software GSO and the router of a wire also read some bytes directly.
+//! NDP, UDP. Other modules use these values, except where a fast path or a short message needs only
+//! single bytes, for example in receive offload and ICMP echo replies.
 //!
 //! Above: the receive and transmit steps, and devices that inspect frames. Below: `base`. The TCP
 //! format is in `tcp::wire`.
@@ -31,7 +31,7 @@ pub(crate) fn strip(packet: &mut Packet, header_bytes: usize) {
 const DATA_OFFSET: usize = 12;
 
 /// Returns the length of the IP and TCP headers of a packet whose IP header begins at offset
-/// `network`, or 0 if the headers are not linear.
+/// `network`, or 0 if the fields with the lengths are not linear.
 pub(crate) fn header_bytes(packet: &Packet, network: usize) -> usize {
     let bytes = packet.linear();
     let Some(&first) = bytes.get(network) else { return 0 };

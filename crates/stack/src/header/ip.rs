@@ -137,7 +137,7 @@ pub struct IpHeader {
     pub flow_label: u32,
     /// Identification. IPv4 only.
     pub id: u16,
-    /// Fragmentation fields. IPv4 only.
+    /// Fragmentation fields, for IPv6 once `extension` has read them.
     pub fragment: Fragment,
     /// Length of this header in bytes, including IPv4 options and, once `extension` has read them,
     /// IPv6 extension headers.
@@ -147,8 +147,8 @@ pub struct IpHeader {
     pub payload_len: u32,
 }
 
-/// Returns the length of the header without options. That many bytes must be linear before
-/// [`claimed_len`] is called.
+/// Returns the length of the header without options. That many bytes must be linear (contiguous at
+/// the head of the packet) before [`claimed_len`] is called.
 #[must_use]
 pub const fn fixed_len<const V4: bool>() -> usize {
     if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN }
@@ -247,8 +247,8 @@ fn parse_as<const V4: bool, const WHOLE: bool>(
     }
 }
 
-/// Checks the header as RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2 require, in the order of
-/// RFC 1812.
+/// Checks the header as RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2 require. [`claimed_len`]
+/// has checked the version and the IHL.
 #[inline(always)]
 fn parse_v4<const WHOLE: bool>(
     linear: &[u8],
@@ -321,7 +321,7 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
 }
 
 /// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3). The source 0.0.0.0
-/// is valid only in packets of a host that requests its address, which have a broadcast destination.
+/// is valid only in packets of a host that requests its address, whose destination is 255.255.255.255.
 #[inline(always)]
 fn check_v4_addresses(src: Ipv4Addr, dst: Ipv4Addr) -> Result<(), DropReason> {
     let this_network = src.octets()[0] == 0;
