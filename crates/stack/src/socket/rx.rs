@@ -86,8 +86,8 @@ impl<'a, 's> Rx<'a, 's> {
         }
     }
 
-    /// Makes `socket` the current connection. If another connection was current, flushes it first
-    /// ([`flush`](Self::flush)).
+    /// Makes `socket` the current connection. If it was not current, first completes the previous
+    /// connection and the collected datagrams ([`flush`](Self::flush)).
     pub(crate) fn switch_to(&mut self, socket: &'s Connection) {
         if self.flow.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
             return;

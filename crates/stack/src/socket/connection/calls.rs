@@ -54,8 +54,9 @@ impl Connection {
         result
     }
 
-    /// Ends the application's use of the connection. Queued data is still sent, unless `SO_LINGER`
-    /// forbids it. The socket exists until TCP has closed the connection.
+    /// Ends the application's use of the connection. Queued data is still sent, unless received
+    /// data is unread or `SO_LINGER` is zero: then the connection is reset. The socket exists until
+    /// TCP has closed the connection, or a TIME-WAIT socket replaces it.
     pub fn close(&self, net: &Net, cx: &mut Cx) {
         let mut call = self.begin_call(net, cx);
         call.state.drain_prequeue(self, net, cx);
@@ -87,7 +88,7 @@ impl Connection {
         error.map(Errno::from)
     }
 
-    /// Reads or changes options of the connection under the socket lock.
+    /// Runs `change` under the socket lock, mostly to read or change options of the connection.
     pub fn with_tcb<R>(
         &self,
         net: &Net,

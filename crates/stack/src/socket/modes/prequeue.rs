@@ -17,7 +17,7 @@
 //!   the receive queue, otherwise apart from it. At the bound, softirq context processes all of
 //!   them, so none is lost.
 //!
-//! All functions here run under the socket lock. With `bh`, the default, there is never a reader,
+//! All functions here run under the socket lock. With `bh`, the default, no reader is installed,
 //! and the only cost is a few tests of `has_reader` and `is_empty`.
 
 use std::num::NonZeroU64;

@@ -4,9 +4,10 @@
 //! Linux: `sk_rx_dst`, `sk_rx_dst_ifindex`, `sk_rx_dst_cookie`, `inet_sk_rx_dst_set`. Written by
 //! the owner of the socket, read in a read section by the receiving context.
 //!
-//! The cache holds a reference of its own to the published entry, taken by a conditional get. The
-//! slot is **cleared before that reference is put**: a reader that still finds the entry is
-//! protected by its read section. In the other order a reader could find a freed entry.
+//! The cache holds a reference of its own to the published entry, taken by a conditional get or
+//! from a queued packet. The slot is **cleared before that reference is put**: a reader that still
+//! finds the entry is protected by its read section. In the other order a reader could find a freed
+//! entry.
 //!
 //! Differs from Linux: readers take device and generation (Linux's cookie) from the entry itself,
 //! because each input route entry belongs to one device here. A reader therefore never combines one
@@ -144,7 +145,7 @@ impl RxDst {
         }
     }
 
-    /// Drops the cached entry after the socket has left the tables, or has got another peer.
+    /// Drops the cached entry, because the socket leaves the tables or has got another peer.
     pub(crate) fn end(&self) {
         drop(self.slot.take());
     }
