@@ -2,11 +2,11 @@
 //! (`max_per_source`).
 //!
 //! A permit (`SourcePermit`) stands for one counted connection. A permit is claimed when a SYN
-//! becomes a request or an early connection (Fast Open), and when a SYN cookie returns. The request
-//! passes its permit to the connection, which returns the permit when it leaves the table of
-//! connections: a TIME-WAIT socket has none. Check and count are one step under one lock, so the
-//! limit holds on any number of cores. Linux's TCP has no such setting; the counterpart is
-//! `connlimit` of iptables with a dropping rule.
+//! becomes a request (half-open connection) or an early connection (Fast Open), and when a SYN
+//! cookie returns. The request passes its permit to the connection, which returns the permit when
+//! it leaves the table of connections: a TIME-WAIT socket has none. Check and count are one step
+//! under one lock, so the limit holds on any number of cores. Linux's TCP has no such setting; the
+//! counterpart is `connlimit` of iptables with a dropping rule.
 //!
 //! Without a limit no connection is counted, and a SYN only reads the setting. An address has an
 //! entry only while its count is above 0, so there are never more entries than permits. The entries
