@@ -3,8 +3,8 @@
 //!
 //! Above: `settle` (which sends the output of a connection) and `datagram::send`; both charge the
 //! packets that they pass on. Below: devices and qdiscs, which complete packets on any core. A
-//! completion accesses only atomics and the list of the socket's core, because its caller may hold
-//! any lock. Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
+//! completion accesses only atomics, the list of the socket's core and the wakeup of its worker,
+//! because its caller may hold any lock. Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
 //!
 //! Differs from Linux: the list belongs to the socket's core, not to the completing core, so that
 //! the core that completes packets does not send for all sockets. A datagram socket also resumes

@@ -96,7 +96,7 @@ impl RxDst {
     }
 
     /// Reads the entry if the generation is [`CHECK_ENTRY`], and returns whether the entry is valid
-    /// for a packet received on `device`. Linux: the check of `tcp_rcv_established`.
+    /// for a packet received on `device`. Linux: the check in `tcp_v4_do_rcv`.
     #[cold]
     fn is_entry_valid(&self, net: &Net, cx: &Cx, device: DeviceIndex) -> bool {
         if self.generation.load(Ordering::Relaxed) != CHECK_ENTRY {

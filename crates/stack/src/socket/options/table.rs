@@ -420,7 +420,7 @@ options! {
         socket { check::show(socket.settings().ipv6_fields().traffic_class) };
 
     /// Whether sent IPv6 packets carry a flow label. `net.ipv6.auto_flowlabels` selects the
-    /// default, and may force it.
+    /// default; with 0 or 3 the option has no effect.
     AutoFlowLabel = IPPROTO_IPV6 70, "IPV6_AUTOFLOWLABEL", Int,
         set ANY { Some(check::flag(given)?) } with auto_flow_label(on: bool) { Some(on) }
         settings { kept.ipv6.flow_label = new }
@@ -527,8 +527,8 @@ options! {
         get settings { OptionValue::Bytes(tcp_info::without_connection(state.of_tcp())) }
         tcb { OptionValue::Bytes(tcp_info::encode(&tcb.info_at(cx.now))) };
 
-    /// Sends ACKs at once. If off, ACKs wait for outgoing data from the beginning of the
-    /// connection. Default on.
+    /// On: sends a pending ACK at once, and ACKs do not wait for outgoing data. Off: they do, from
+    /// the beginning of the connection if set before. TCP may change the mode later. Default on.
     QuickAck = IPPROTO_TCP 12, "TCP_QUICKACK", Int,
         set ANY { check::flag(given)? } with quickack(on: bool) { on }
         settings { kept.tcp.pingpong = !new } tcb { tcb.set_quickack(new) },
