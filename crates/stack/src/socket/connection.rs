@@ -7,9 +7,10 @@
 //! the socket (`backlog`, `work`). Process context, a socket call, enters in `call`. Linux:
 //! `tcp_v4_rcv`, `release_sock`, `tcp_release_cb`.
 //!
-//! After every change of the `Tcb`, [`StreamState::settle`] (`settle`) brings the rest of the
-//! connection up to date: it transmits segments, arms the timer, removes a closed connection from
-//! the tables, charges memory, and publishes readiness (`readiness`).
+//! After the `Tcb` has changed, at the latest at the end of a batch of packets or of a call,
+//! [`StreamState::settle`] (`settle`) brings the rest of the connection up to date: it transmits
+//! segments, arms the timer, removes a closed connection from the tables, charges memory, and
+//! publishes readiness (`readiness`).
 
 use std::{
     boxed::Box,

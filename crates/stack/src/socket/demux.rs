@@ -166,7 +166,7 @@ impl Demux {
     }
 
     /// Like `insert`, for a local end chosen by the application; `EADDRINUSE` when another socket
-    /// owns it.
+    /// owns it and does not share it.
     pub(crate) fn insert_bound(
         &self,
         hash: u32,
@@ -294,7 +294,8 @@ impl Demux {
         self.listeners.for_each(rcu, |_, on_port| on_port.iter().for_each(&mut visit));
     }
 
-    /// Registers a listener; `EADDRINUSE` when another socket owns the address and port.
+    /// Registers a listener; `EADDRINUSE` when another socket owns the address and port and does
+    /// not share them.
     pub(crate) fn listen(&self, rcu: &Reader, listener: &Arc<Listener>) -> Result<(), Errno> {
         let _binding = self.bind();
         if self.is_in_use(listener.address(), listener.flags(), &rcu.pin()) {

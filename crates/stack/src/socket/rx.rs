@@ -215,8 +215,9 @@ impl KnownFlow {
     }
 }
 
-/// Consecutive packets of one connection in a poll. They cause one output, one decision about an
-/// ACK and one wake-up. The read section of the poll keeps the connection alive.
+/// Consecutive packets of one connection in a poll. They cause one output (besides resets and
+/// duplicate ACKs), one decision about an ACK and one wake-up. The read section of the poll keeps
+/// the connection alive.
 #[derive(Debug)]
 pub(crate) struct Flow<'s> {
     socket: Option<&'s Connection>,
@@ -272,7 +273,7 @@ impl<'s> Flow<'s> {
     }
 
     /// Notes whether the next packet is the last of its poll. The delivery of the last packet
-    /// flushes its connection.
+    /// flushes its connection, unless a thread owns the connection.
     pub(crate) const fn set_last(&mut self, last: bool) {
         self.last = last;
     }

@@ -117,7 +117,7 @@ impl Connection {
 
     /// Checks the invariants of the connection and of the state around it. The check performs no
     /// overdue action of TCP, so that a forgotten action is detected. For the simulator, between
-    /// two turns of a core. See [`tcp::Tcb::check_after_output`].
+    /// two turns of a core (passes of its softirq work). See [`tcp::Tcb::check_after_output`].
     ///
     /// # Panics
     ///

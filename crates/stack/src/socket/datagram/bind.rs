@@ -145,7 +145,7 @@ impl DatagramSocket {
     }
 
     /// Closes the socket: by `close`, or because the host is shut down or has lost the socket's
-    /// address. Later calls fail with `ENETDOWN`.
+    /// address. Later calls that send, receive, connect or join a group fail with `ENETDOWN`.
     pub(crate) fn end(self: &Arc<Self>, net: &Net, cx: &mut Cx) {
         let mut call = self.begin_untimed_call(net, cx);
         let state = &mut *call.state;

@@ -1,6 +1,5 @@
 //! ICMP reports about the datagrams of a socket: the pending error, and the error queue of
-//! `IP_RECVERR` and `IPV6_RECVERR`. The former applies to reports about IPv4 datagrams, the latter
-//! to those about IPv6 datagrams.
+//! `IP_RECVERR` (for reports about IPv4 datagrams) and `IPV6_RECVERR` (about IPv6 datagrams).
 //!
 //! Above: `receive::icmp_input` and neighbor resolution, whose errors `Net::report_datagram` passes
 //! to the socket of the datagram. Linux: `__udp4_lib_err`, `__udp6_lib_err`, `ping_err`,

@@ -6,10 +6,10 @@
 //!
 //! One call sends a batch of messages. Packets of consecutive messages with the same route entry
 //! (dst), link addresses and transmit queue reach the device as one list. The payload is copied
-//! once, into packet memory; if the device completes no checksums, the same pass computes the sum.
-//! A connected socket caches its route entry. An unconnected socket caches the entry of a
-//! destination that the first messages of two consecutive calls name, and otherwise finds the entry
-//! in a read section, without a shared write.
+//! once, into packet memory; if the device completes no checksums, the same pass computes that of a
+//! UDP datagram. A connected socket caches its route entry. An unconnected socket caches the entry
+//! of a destination that the first messages of two consecutive calls name, and otherwise finds the
+//! entry in a read section, without a shared write.
 //!
 //! A datagram that is longer than the path MTU is sent in fragments, or refused with `EMSGSIZE` if
 //! `IP_MTU_DISCOVER` forbids fragments (`may_fragment`) or `UDP_SEGMENT` has cut the message.
