@@ -3,9 +3,9 @@
 //! defended. Both protocols share one state machine; they differ in packets and times.
 //!
 //! Below: ARP (`receive::arp_input`), neighbor discovery (`receive::ndp_input`). Above: the code
-//! that starts a host, by [`Net::claim_addresses`]. Linux: net/ipv6/addrconf.c
-//! (`addrconf_dad_work`). Linux leaves RFC 5227 to user space (systemd-networkd, NetworkManager,
-//! arping -D); the kernel has only `arp_notify`.
+//! that starts a host ([`Net::claim_addresses`]) or changes its addresses, and `autoconf`. Linux:
+//! net/ipv6/addrconf.c (`addrconf_dad_work`). Linux leaves RFC 5227 to user space
+//! (systemd-networkd, NetworkManager, arping -D); the kernel has only `arp_notify`.
 //!
 //! | step | time since the previous step, IPv4 | the same, IPv6 |
 //! |---|---|---|
@@ -165,7 +165,7 @@ impl AddressUse {
 /// Number of probes and times of a claim.
 struct Timing {
     probes: u32,
-    /// Time between two probes.
+    /// Shortest time between two probes.
     interval: Duration,
     /// Largest random time added to `interval`.
     jitter: Duration,
@@ -364,9 +364,9 @@ impl Net {
     }
 
     /// Returns whether packets to the multicast group `group` that arrive on `device` are for this
-    /// host: the groups that its sockets have joined, and those of which every host is a member,
-    /// the group of all hosts, and the solicited-node groups of its addresses, including addresses
-    /// that are still probed.
+    /// host: the groups that its sockets have joined, and those of which every host is a member
+    /// (the group of all hosts, and the solicited-node groups of its addresses, including addresses
+    /// that are still probed).
     #[cold]
     pub(crate) fn is_member(&self, rcu: &Section<'_>, device: DeviceIndex, group: IpAddr) -> bool {
         if self.groups().is_member(device, group, rcu) {
