@@ -1,4 +1,5 @@
-//! Options of a socket without a connection: fresh, bound, listening or of datagrams.
+//! Options of a stream socket without a connection (fresh, bound or listening), and of a datagram
+//! socket.
 //!
 //! Linux keeps these options in the `struct sock` that becomes the connection. Here a connection is
 //! created with the options of its socket, and the options of a listener are copied to each of its
@@ -19,8 +20,8 @@ use crate::{
 
 /// Options of a socket that has no connection yet, with Linux's defaults.
 ///
-/// A socket without a connection (fresh, bound, listening or of datagrams) keeps its options in
-/// this type. [`ConnectOptions`](crate::socket::ConnectOptions) and
+/// A stream socket without a connection (fresh, bound or listening) and a datagram socket keep
+/// their options in this type. [`ConnectOptions`](crate::socket::ConnectOptions) and
 /// [`ListenOptions`](crate::socket::ListenOptions) contain such settings, and every connection of a
 /// listener starts with those of the listener. [`set`](Self::set) changes an option by Linux's
 /// rules and errors. The typed setters cannot fail.
