@@ -1,10 +1,10 @@
-//! `sk_wmem_alloc`: memory of a socket's packets that were passed below TCP and have not completed,
-//! and resumption of the sender when they complete.
+//! `sk_wmem_alloc`: memory of a socket's packets that were passed to IP and have not completed, and
+//! resumption of the sender when they complete.
 //!
 //! Above: `settle` (which sends the output of a connection) and `datagram::send`; both charge the
 //! packets that they pass on. Below: devices and qdiscs, which complete packets on any core. A
-//! completion accesses only atomics and the list of the socket's core, because its caller may hold
-//! any lock. Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
+//! completion accesses only atomics, the list of the socket's core and the wakeup of its worker,
+//! because its caller may hold any lock. Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
 //!
 //! Differs from Linux: the list belongs to the socket's core, not to the completing core, so that
 //! the core that completes packets does not send for all sockets. A datagram socket also resumes
@@ -86,8 +86,8 @@ impl Wmem {
         self.queue.bytes()
     }
 
-    /// Charges the data packets in `list` to the socket until their device completes them. Bare
-    /// ACKs are not charged, so they neither hold data back nor cause wakeups.
+    /// Charges the data packets in `list` to the socket until their device completes them. Segments
+    /// without data are not charged, so ACKs neither hold data back nor cause wakeups.
     ///
     /// A packet's charge never changes: the destructor subtracts exactly the bytes added here.
     pub(super) fn charge(this: &Arc<Self>, list: PacketList) -> PacketList {

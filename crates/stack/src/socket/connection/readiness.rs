@@ -47,9 +47,10 @@ impl Connection {
         &self.watchers
     }
 
-    /// Registers an event loop. It is called when a condition becomes true, when data arrives while
-    /// other data is readable, and when there is space again after a write that found none.
-    /// Afterwards the caller checks the readiness. Returns false if a loop has this key already.
+    /// Registers an event loop: `watch` is called when a condition becomes true, when data arrives
+    /// while other data is readable, and when there is space again after a write that found none.
+    /// After this call the caller checks the readiness. Returns false if a loop has this key
+    /// already.
     pub fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
         let added = self.watchers.add(key, watch);
         self.published.watched.store(true, Ordering::Relaxed);
@@ -174,7 +175,8 @@ impl StreamState {
         socket.published.ready.announce(PREQUEUED, &mut self.newly_ready);
     }
 
-    /// Records that no packet waits for the reader, so that the reader is not woken.
+    /// Cancels a wake of the reader that is recorded and not yet taken, because no packet waits any
+    /// more. The next `publish` clears the published bit.
     pub(in crate::socket) const fn retract_prequeued(&mut self) {
         self.newly_ready.retract(PREQUEUED);
     }

@@ -33,7 +33,7 @@ use crate::{
 
 impl StreamState {
     /// Settles the connection at the end of a call. A call that has only read data, and owes no ACK
-    /// now, has no segments to send and only publishes the state. A full `settle` could send,
+    /// now, causes no segment and only publishes the state. A full `settle` could also send,
     /// slightly too early, data that pacing or TCP Small Queues hold back; an armed timer or a
     /// completion sends that data anyway (Linux: `tcp_cleanup_rbuf` sends only an ACK).
     #[inline]
@@ -154,8 +154,8 @@ impl StreamState {
         }
     }
 
-    /// Charges the memory of the queues to the host's TCP memory account: in whole pages, once per
-    /// `settle` (`sk_forward_alloc`).
+    /// Charges the memory of the queues to the host's TCP memory account, in whole pages, whenever
+    /// the state is published (`sk_forward_alloc`).
     #[inline]
     fn charge(&mut self, cx: &Cx) {
         let pages = i64::from(self.tcb.memory_bytes().div_ceil(PAGE_BYTES));

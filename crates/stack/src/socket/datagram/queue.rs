@@ -5,10 +5,10 @@
 //!
 //! A datagram in the queue is a packet without headers; the headers stay readable in front of it
 //! (`Packet::network_header`). With `UDP_GRO`, a datagram is joined to the packet before it if both
-//! have the same addresses and ports, device, TOS or traffic class, and TTL or hop limit, the
-//! datagrams of that packet have one
-//! size, and the new datagram is not larger. Differs from Linux: datagrams are joined here and not
-//! in receive offload, because devices deliver them one by one.
+//! have the same addresses and ports, device, TOS or traffic class and flow label, and TTL or hop
+//! limit, the datagrams of that packet have one size, and the new datagram is not larger. Differs
+//! from Linux: datagrams are joined here and not in receive offload, because devices deliver them
+//! one by one.
 
 use pkt::{Packet, PacketList, Pool};
 
@@ -25,7 +25,8 @@ const JOINED_BYTES_MAX: usize = 65_535 - 28;
 pub(super) struct ReceiveQueue {
     list: PacketList,
     /// Last datagram added with `UDP_GRO`, to which the next one may be joined. `None` if the queue
-    /// is empty, or if the last datagram was added without `UDP_GRO`.
+    /// is empty, if the last datagram was added without `UDP_GRO`, or if a peek has moved it to
+    /// `list`.
     newest: Option<Packet>,
     /// Sum of the `truesize` of all datagrams (`sk_rmem_alloc`).
     rmem: u32,

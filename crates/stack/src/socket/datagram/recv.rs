@@ -98,8 +98,8 @@ impl DatagramSocket {
         Ok(self.hand_over(net, cx, taken?, buf))
     }
 
-    /// Receives waiting datagrams into the buffers in order, as many as there are buffers, and
-    /// returns their number: at least one, unless `messages` is empty.
+    /// Receives waiting datagrams into the buffers in order, at most as many as there are buffers,
+    /// and returns their number: at least one, unless `messages` is empty.
     ///
     /// # Errors
     /// As [`recv`](Self::recv).
@@ -141,8 +141,8 @@ impl DatagramSocket {
         Ok(count)
     }
 
-    /// Copies a datagram that was taken from the queue, counts it, several if they were joined, and
-    /// frees its packet.
+    /// Copies a datagram that was taken from the queue, counts it (if datagrams were joined, each
+    /// of them), and frees its packet.
     fn hand_over(&self, net: &Net, cx: &mut Cx, packet: Packet, buf: &mut [u8]) -> Received {
         let received = self.copy(net, cx, &packet, buf);
         let v4 = ip::is_v4(packet.network_header());

@@ -11,13 +11,12 @@
 //! query is answered after a random part of its response time. All groups are reported in the mode
 //! EXCLUDE without sources, because sockets do not filter by source.
 //!
-//! Invariant: at most one answer waits for each group of a device, and one for all groups of a
-//! device; at most [`WAITING_MAX`] reports wait in total.
+//! Invariant: at most one answer waits for each group of a device, and one for all groups of an IP
+//! version on a device; at most [`WAITING_MAX`] reports wait in total.
 //!
 //! Differs from Linux: queries of IGMPv1 are answered like those of IGMPv2, and a report of another
-//! host does not suppress the report of this host. For IGMPv3 and MLDv2, RFC 3376 §4.2 and RFC 3810
-//! §5.2 forbid that suppression in any case. The groups of an address that this host gives up are
-//! not reported as left: the next query shows it.
+//! host does not suppress the report of this host; IGMPv3 and MLDv2 have no such suppression. The
+//! groups of an address that this host gives up are not reported as left: the next query shows it.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -248,7 +247,8 @@ impl Net {
         let change = Waiting { device, v4: group.is_ipv4(), group: Some(group), record, due };
         {
             let mut state = self.group_reports.lock();
-            // A change replaces the waiting report of an earlier change of the group.
+            // A change replaces the waiting reports about the group: of an earlier change, and the
+            // answer to a query about this group.
             state
                 .waiting
                 .retain(|waiting| (waiting.device, waiting.group) != (device, Some(group)));
