@@ -321,7 +321,8 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
 }
 
 /// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3). The source 0.0.0.0
-/// is valid only in packets of a host that requests its address, whose destination is 255.255.255.255.
+/// is valid only in packets of a host that requests its address, whose destination is
+/// 255.255.255.255.
 #[inline(always)]
 fn check_v4_addresses(src: Ipv4Addr, dst: Ipv4Addr) -> Result<(), DropReason> {
     let this_network = src.octets()[0] == 0;
