@@ -274,7 +274,7 @@ pub struct Tcb {
     pub(crate) fast_open: Option<Box<FastOpenState>>,
     /// Time of the last ACK that answered an unacceptable segment, for the rate limit of such ACKs.
     pub(crate) last_challenge_at: Option<Instant>,
-    /// Start of the current probing without an answer.
+    /// Time of the first probe since the peer last answered.
     pub(crate) probe_since: Instant,
     /// Probes without an answer: zero-window or keepalive probes.
     pub(crate) probes_out: u8,
@@ -540,9 +540,16 @@ impl Tcb {
     /// Sets `TCP_LINGER2`: the time that an orphan stays in FIN-WAIT-2, at most two minutes. Zero
     /// resets the connection in that state, `None` means `tcp_fin_timeout`.
     pub fn set_linger2(&mut self, timeout: Option<Duration>) {
-        self.linger2_ms = timeout.map_or(LINGER2_DEFAULT, |timeout| {
-            u32::try_from(timeout.min(LINGER2_MAX).as_millis()).unwrap_or(LINGER2_DEFAULT)
-        });
+        self.linger2_ms =
+            timeout.map_or(LINGER2_DEFAULT, |timeout| linger_ms(Some(timeout.min(LINGER2_MAX))));
+    }
+
+    /// Counts a probe that is sent now and that the peer has not answered yet.
+    pub(crate) fn count_probe(&mut self, now: Instant) {
+        if self.probes_out == 0 {
+            self.probe_since = now;
+        }
+        self.probes_out = self.probes_out.saturating_add(1);
     }
 
     /// Returns `TCP_LINGER2`.

@@ -89,10 +89,7 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         return;
     }
     segment::send_probe(tcb, cx);
-    if tcb.probes_out == 0 {
-        tcb.probe_since = cx.now;
-    }
-    tcb.probes_out = tcb.probes_out.saturating_add(1);
+    tcb.count_probe(cx.now);
     tcb.persist_backoff = tcb.persist_backoff.saturating_add(1);
     cx.count(Counter::TcpExtTCPWinProbe);
     arm_persist(tcb, cx);

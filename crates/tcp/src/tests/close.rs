@@ -225,6 +225,14 @@ fn tcp_linger2_limits_the_fin_wait_2_of_an_orphan() {
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPAbortOnLinger), 1);
     assert_eq!(net.tcb(Side::B).take_error(), Some(TcpError::BrokenPipe));
     net.finish_clean();
+
+    // A part of a millisecond is not zero.
+    let mut net = quiet(14);
+    net.tcb(Side::A).set_linger2(Some(Duration::from_micros(500)));
+    net.call(Side::A, |tcb, cx| tcb.close(cx));
+    net.run_for(Duration::from_millis(50));
+    assert_eq!(net.state(Side::A), State::FinWait2);
+    net.finish_clean();
 }
 
 #[test]

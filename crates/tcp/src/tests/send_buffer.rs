@@ -269,6 +269,31 @@ fn probes_of_a_closed_window_end_with_the_user_timeout() {
     net.finish_clean();
 }
 
+/// A keepalive probe counts, too, so its time is the begin of the user timeout.
+#[test]
+fn a_window_probe_after_an_unanswered_keepalive_probe_does_not_end_the_connection() {
+    let mut net = Net::new(12);
+    net.host(Side::A).options.user_timeout = Some(Duration::from_secs(20));
+    net.open();
+    let keepalive = crate::Keepalive {
+        time: Duration::from_secs(60),
+        interval: Duration::from_secs(10),
+        probes: 9,
+    };
+    net.call(Side::A, |tcb, cx| tcb.set_keepalive(cx, Some(keepalive)));
+    net.run_for(Duration::from_secs(59));
+    net.impairment.loss = 1000;
+    net.run_until(|net| net.count(Side::A, Counter::TcpExtTCPKeepAlive) == 1);
+    let probed = net.now;
+    // A cork holds the data back until the persist timer.
+    net.call(Side::A, |tcb, _| tcb.set_cork(true));
+    net.send(Side::A, b"held");
+    net.run_until(|net| net.state(Side::A) == crate::State::Close);
+    let took = net.now - probed;
+    assert!(took >= Duration::from_secs(20), "the connection ended after {took:?}");
+    net.finish_clean();
+}
+
 /// The limit is checked only for a new packet, as by Linux's sk_stream_memory_free. In both stacks
 /// the last write may be partial.
 #[test]
