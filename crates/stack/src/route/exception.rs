@@ -2,8 +2,8 @@
 //! route, and redirects, which override its next hop.
 //!
 //! Above: `Router::hop` applies the exceptions to the routes that it looks up; connections and
-//! `receive::icmp_input` (for datagrams) pass reports that they have validated, `Router::redirect`
-//! redirects. RFC 1191 §6.3, RFC 8201 §4, RFC 1122 §3.2.2.2, RFC 4861 §8.3; Linux: `struct
+//! `receive::icmp_input` (for datagrams) pass reports that they have validated; `Router::redirect`
+//! passes redirects. RFC 1191 §6.3, RFC 8201 §4, RFC 1122 §3.2.2.2, RFC 4861 §8.3; Linux: `struct
 //! fib_nh_exception`, `update_or_create_fnhe`.
 //!
 //! A destination for which a smaller path MTU is reported gets an exception for `route.mtu_expires`
