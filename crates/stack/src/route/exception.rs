@@ -65,7 +65,7 @@ struct Redirect {
 }
 
 impl Redirect {
-    /// Returns the next hop in place of `next_hop`, that of the route.
+    /// Returns the next hop to use instead of `next_hop`, the next hop of the route.
     fn apply(self, next_hop: IpAddr) -> IpAddr {
         if self.from == next_hop { self.to } else { next_hop }
     }
@@ -88,7 +88,7 @@ pub(crate) struct Exception {
 }
 
 impl Exception {
-    /// Returns the next hop in place of `next_hop`, that of the route.
+    /// Returns the next hop to use instead of `next_hop`, the next hop of the route.
     pub(crate) fn next_hop(&self, next_hop: IpAddr) -> IpAddr {
         self.redirect.map_or(next_hop, |redirect| redirect.apply(next_hop))
     }

@@ -436,8 +436,8 @@ impl Fib {
     }
 
     /// Returns every route of both tables, even if another route to its prefix has a smaller
-    /// metric. The local table comes before the main table, IPv4 before IPv6; then the order is
-    /// that of prefixes and metrics.
+    /// metric. The local table comes before the main table, and in each table IPv4 before IPv6;
+    /// then the routes are sorted by prefix and metric.
     #[must_use]
     pub fn entries(&self) -> Vec<RouteEntry> {
         let mut entries = Vec::new();
