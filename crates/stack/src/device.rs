@@ -334,7 +334,7 @@ pub struct Doorbell {
     napi: NapiId,
 }
 
-// A panic that unwinds through a ring releases the core (`sync::CoreGuard`), so devices with a
+// A panic that unwinds through `ring` releases the core (`sync::CoreGuard`), so devices with a
 // doorbell, and types that contain them, may cross `catch_unwind`. The compiler does not derive
 // these traits, because a core has cells.
 impl UnwindSafe for Doorbell {}
@@ -357,7 +357,8 @@ impl Doorbell {
 
     /// Signals an arrival or a completion from a thread without a running context: the worker of
     /// the core is woken and polls the queue, unless another thread runs the core and polls it. Any
-    /// thread may call this at any rate; calls before the core has run cost one atomic operation.
+    /// thread may call this at any rate; repeated calls before the core runs cost one atomic
+    /// operation each.
     ///
     /// A stack without workers has no thread to wake: `Stack::poll` finds the queue due, and the
     /// application must call it.

@@ -1,6 +1,7 @@
 //! Formats of headers and messages: Ethernet, ARP, IP with options and extension headers, ICMP,
-//! NDP, UDP. Other modules use these values, except where a fast path or a short message needs only
-//! single bytes, for example in receive offload and ICMP echo replies.
+//! NDP, UDP. Other modules read and write headers as the parsed values (structs and enums) of these
+//! modules, except where a fast path or a short message needs only single bytes, for example in
+//! receive offload and ICMP echo replies.
 //!
 //! Above: the receive and transmit steps, and devices that inspect frames. Below: `base`. The TCP
 //! format is in `tcp::wire`.

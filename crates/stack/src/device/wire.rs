@@ -270,8 +270,8 @@ impl Device for Wire {
                     impair(direction, &mut in_flight, cx, packet, too_big, &mut refused);
                 }
             }
-            // Packets that are due by the clock of the sender become receivable now. The receiver
-            // may have read its clock earlier, would not find them due, and would not poll again.
+            // Packets that are due by the clock of the sender become receivable now. Otherwise a
+            // receiver that has read its clock earlier would not find them due, and not poll again.
             in_flight.arrive(cx.now);
             direction.len.store(in_flight.len(), Ordering::Release);
             rings = !in_flight.ready.is_empty();

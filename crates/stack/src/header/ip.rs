@@ -186,8 +186,8 @@ pub fn claimed_len<const V4: bool>(bytes: &[u8]) -> Result<usize, DropReason> {
 /// In order: `PacketTooShort`, `IpVersion`, `IpHeaderLength`, `IpCsum`, `PacketTooShort` (total
 /// length beyond the packet), `IpLength`, `IpOptions`, `IpSourceInvalid`, `IpDestinationInvalid`.
 ///
-/// Inlined, with its parts: a result that is passed through memory is read in units of another size
-/// than it was written in, which prevents store forwarding and costs time.
+/// Inlined, as are the functions that it calls: the caller would read a result that is returned
+/// through memory in units of other sizes than the stores had, which prevents store forwarding.
 #[inline(always)]
 pub fn parse<const V4: bool>(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
     parse_as::<V4, false>(linear, packet_len)
@@ -224,7 +224,7 @@ fn parse_long<const V4: bool>(
     let kind = if V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
     let length = if V4 { linear.get(2..4) } else { linear.get(4..6) };
     // An IPv4 length field counts the whole packet, an IPv6 one only the bytes after the header.
-    // The packet has more than LENGTH_MAX bytes, so it contains the IPv6 header.
+    // No underflow: the packet has more than LENGTH_MAX bytes.
     let beyond = packet_len - (if V4 { 0 } else { IPV6_HEADER_LEN }) > LENGTH_MAX;
     if beyond && packet.meta().gso.kind == kind && length == Some(&[0, 0]) {
         parse_as::<V4, true>(linear, packet_len)
@@ -321,8 +321,7 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
 }
 
 /// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3). The source 0.0.0.0
-/// is valid only in packets of a host that requests its address, whose destination is
-/// 255.255.255.255.
+/// is valid only in packets to 255.255.255.255, by which a host requests an address.
 #[inline(always)]
 fn check_v4_addresses(src: Ipv4Addr, dst: Ipv4Addr) -> Result<(), DropReason> {
     let this_network = src.octets()[0] == 0;

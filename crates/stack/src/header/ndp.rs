@@ -325,7 +325,8 @@ impl Options {
 }
 
 /// Takes a domain name in the format of DNS without compression (RFC 1035 §3.1) from the start of
-/// `bytes`. `None` at the end, which zeros fill, and for a name that is no host name.
+/// `bytes`. `None` at the zeros that fill the end of the option, and for a name that is no host
+/// name.
 fn take_domain(bytes: &mut &[u8]) -> Option<String> {
     let mut name = String::new();
     loop {

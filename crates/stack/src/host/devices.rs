@@ -38,8 +38,8 @@ use crate::{
 impl Host {
     /// Takes a device down or up (`ip link set DEVICE down`). A device that is down carries no
     /// packets: its networks and the routes through it are removed, and its addresses remain local.
-    /// When it comes up, its networks are restored, but of the added routes only its next hops in
-    /// routes that have several; frames that arrived meanwhile are dropped.
+    /// When it comes up, its networks and its next hops in routes with several next hops are
+    /// restored, but its other routes are not; frames that arrived meanwhile are dropped.
     ///
     /// # Errors
     ///

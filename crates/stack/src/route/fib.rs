@@ -363,8 +363,8 @@ impl Fib {
     }
 
     /// Returns the kind of an address in the local table: `Local` for an address of this host,
-    /// `Broadcast` or `Multicast` for an address of several hosts, `None` for any other address. A
-    /// packet from a link whose source address has one of these three kinds is forged.
+    /// `Broadcast` or `Multicast` for an address of several hosts, `None` for any other address. If
+    /// a packet from a link has a source address of one of these three kinds, the packet is forged.
     #[inline]
     #[must_use]
     pub fn local_kind(&self, ip: IpAddr) -> Option<RouteKind> {
@@ -436,8 +436,8 @@ impl Fib {
     }
 
     /// Returns every route of both tables, even if another route to its prefix has a smaller
-    /// metric. The local table comes before the main table, IPv4 before IPv6; then the order is
-    /// that of prefixes and metrics.
+    /// metric. The local table comes before the main table, and in each table IPv4 before IPv6;
+    /// then the routes are sorted by prefix and metric.
     #[must_use]
     pub fn entries(&self) -> Vec<RouteEntry> {
         let mut entries = Vec::new();

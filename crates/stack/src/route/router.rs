@@ -176,8 +176,8 @@ impl Router {
             .is_some_and(|route| route.kind == RouteKind::Local && route.device == device)
     }
 
-    /// Returns the core that the hash of a flow selects. It applies to flows that no setting
-    /// assigns to another core.
+    /// Returns the core that the hash of a flow selects, for flows that no setting assigns to
+    /// another core.
     pub(crate) fn core_of_flow(&self, hash: u32) -> CoreId {
         CoreId::of_flow(hash, self.core_count())
     }
@@ -196,8 +196,8 @@ impl Router {
 #[derive(Clone, Debug)]
 pub(crate) struct CachedDst {
     pub(crate) dst: DstRef,
-    /// Route generation of the lookup. The route entry may have another generation: it has the same
-    /// next hop, but another route may have selected this next hop.
+    /// Route generation of the lookup. The generation of the route entry differs if another thread
+    /// has made the entry from other routes meanwhile. The entry leads to the same next hop anyway.
     pub(crate) generation: u32,
     /// State of the path MTU exception of the destination at the lookup.
     pub(crate) exception: Stamp,
@@ -438,11 +438,11 @@ impl Router {
         self.exceptions.learn(remote, mtu, dst.mtu, Limits { min_pmtu, mtu_expires }, cx.now)
     }
 
-    /// Applies a redirect that `router` has sent on `device`: packets to `remote` go to `to`. Its
-    /// sender must be the present next hop to `remote` (RFC 1122 §3.2.2.2, RFC 4861 §8.1). An IPv4
-    /// host checks the new next hop, too: it is a neighbor and, with `secure_redirects`, a next hop
-    /// of some route to `remote`. Returns whether the redirect was applied. Linux:
-    /// `__ip_do_redirect`, `rt6_do_redirect`.
+    /// Applies a redirect that `router` has sent on `device`: packets to `remote` go to `to`.
+    /// `router` must be the present next hop to `remote` (RFC 1122 §3.2.2.2, RFC 4861 §8.1). For
+    /// IPv4, `to` must be a neighbor and, with `secure_redirects`, the next hop of some route to
+    /// `remote`. Returns whether the redirect was applied. Linux: `__ip_do_redirect`,
+    /// `rt6_do_redirect`.
     #[cold]
     pub(crate) fn redirect(
         &self,
@@ -555,7 +555,7 @@ impl Router {
         let source = match (source.or(next.source), route.kind) {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
-            // Among the IPv6 addresses of a device, the destination selects (RFC 6724 §5).
+            // The destination decides which IPv6 address of the device is used (RFC 6724 §5).
             (None, kind) => select_source(cx, fib, index, kind, remote)?,
         };
         // RFC 1122 §3.2.1.3 (g): a loopback address must not appear outside the host.
@@ -689,7 +689,7 @@ impl Router {
     pub(crate) fn new_dst(&self, cx: &Cx, head: Dst, tail: DstTail, cold: DstOrigin) -> DstOwner {
         let entry = counted::Entry { head, tail, cold, stats: DstStats::default() };
         // Reads the host's current settings, not those with which the caller entered the host,
-        // because the route entry may have a newer generation.
+        // because the route entry may belong to a generation that began after that.
         let counting = self.sysctls().dst_ref.counting();
         cx.count(Counter::DstAllocs, 1);
         DstOwner::new(&self.rcu, self.dst_layout.into(), counting, entry)

@@ -85,7 +85,7 @@ fn close_delivers_all_data_written_before() {
 }
 
 #[test]
-fn close_ends_syn_sent_at_once_and_sends_a_fin_after_syn_received() {
+fn close_ends_syn_sent_at_once_and_syn_received_with_a_fin() {
     let mut net = Net::new(5);
     net.connect(Side::A);
     net.call(Side::A, |tcb, cx| tcb.close(cx));

@@ -319,7 +319,7 @@ fn a_writer_fills_the_last_packet_and_exceeds_the_buffer_by_at_most_one_packet()
 /// another fragment, because its byte does not follow the previous byte in memory. When the last
 /// packet accepts no more fragments, the writer must not start a new packet in a full buffer.
 #[test]
-fn exhausted_fragments_do_not_bypass_the_limits() {
+fn a_last_packet_that_accepts_no_more_fragments_does_not_bypass_the_limits() {
     const SNDBUF: u32 = 20_000;
     for lowat in [None, Some(200)] {
         let mut net = Net::new(15);

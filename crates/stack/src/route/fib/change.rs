@@ -79,9 +79,9 @@ impl FibBuilder {
         self.connect(|network| networks.contains(&network));
     }
 
-    /// Brings `device` up: restores the routes to the networks of its addresses, and the next hops
-    /// through it of routes that have several. As in Linux (`fib_sync_up`), other routes through
-    /// the device are not restored.
+    /// Brings `device` up: restores the routes to the networks of its addresses, and revives the
+    /// next hops through it in routes that have several next hops. As in Linux (`fib_sync_up`),
+    /// other routes through the device are not restored.
     pub fn device_up(&mut self, device: DeviceIndex) {
         if self.down.remove(&device) {
             let on_it =
@@ -138,7 +138,7 @@ impl FibBuilder {
             self.set(Table::Main, &network, others);
         }
         self.connect(|other| other == network);
-        // A next hop of a route that has several keeps its route, with another source.
+        // A route with several next hops is kept. A next hop that had this source gets another one.
         let next = self.fib.first_address(device, address.is_ipv4());
         self.edit(Table::Main, |route| {
             let mut left = route.clone();
