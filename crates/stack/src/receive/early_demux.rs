@@ -8,8 +8,8 @@
 //! host; Linux has a generation for IPv4 and `rx_dst_cookie` for IPv6. A segment of the previous
 //! segment's connection costs one comparison; any other segment, and every datagram, costs one
 //! lookup in the RCU read section. If early demux finds no socket, `ip_input` looks up the route,
-//! and the protocol looks up the socket. If the socket that it finds has no valid route entry,
-//! `ip_input` looks up the route alone.
+//! and the protocol looks up the socket. If early demux finds a socket without a valid route entry,
+//! `ip_input` looks up only the route.
 
 use pkt::{Packet, PacketType};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};

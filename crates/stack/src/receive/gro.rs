@@ -7,7 +7,7 @@
 //! | frame | effect |
 //! |---|---|
 //! | *merged*: the next segment of a held packet (a packet that waits for further segments) | It is appended to the held packet. |
-//! | *held*: the first segment of a flow that may be merged | It becomes a held packet in the table: 8 buckets of 8 packets. |
+//! | *held*: a segment that continues no held packet, but may be merged with later segments | It becomes a held packet in the table: 8 buckets of 8 packets. |
 //! | *normal*: any other | It goes unchanged into the list. |
 //!
 //! A held packet is completed, and enters the list, when its last segment had PSH or FIN or was
@@ -27,7 +27,7 @@
 //! flow (ends its merging), even a segment that can never be merged, such as one with IP options. A
 //! segment that is dropped later, because its headers are malformed or its TCP checksum was
 //! verified here and is wrong, completes none. An IPv4 fragment of a TCP segment completes all held
-//! packets between its addresses. Differs from Linux, where segments with IP options and fragments
+//! packets between its addresses. Differs from Linux, where fragments and segments with IP options
 //! overtake the held packets of their flow; here only IPv6 packets with extension headers do.
 //!
 //! **Cost.** While no packet is held, a frame that can be neither merged nor held (a pure ACK, a

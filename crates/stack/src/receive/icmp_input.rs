@@ -1,6 +1,6 @@
-//! ICMP input: replies to echo requests, sends errors about undeliverable packets, and passes
-//! received errors to connections and datagram sockets and echo replies to ping sockets, and
-//! applies IPv4 redirects.
+//! ICMP input: replies to echo requests, sends errors about undeliverable packets, passes received
+//! errors to connections and datagram sockets, passes echo replies to ping sockets, and applies
+//! IPv4 redirects.
 //!
 //! RFC 792, RFC 4443, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c, net/ipv6/icmp.c. Both
 //! versions take the same steps; `V4` selects the numbers, and the checksum of IPv6 covers a
@@ -286,9 +286,9 @@ fn report<const V4: bool>(
     Verdict::Consumed
 }
 
-/// Handles an IPv4 redirect. If it quotes a segment, its connection validates and applies it. If it
-/// quotes a datagram or an echo request of an open socket, it is applied here. RFC 1122 §3.2.2.2;
-/// Linux: `icmp_redirect`.
+/// Handles an IPv4 redirect. If the redirect quotes a segment, the connection of the segment
+/// validates and applies the redirect. If it quotes a datagram or an echo request of an open
+/// socket, this function applies it. RFC 1122 §3.2.2.2; Linux: `icmp_redirect`.
 fn redirect(rx: &mut Rx<'_, '_>, router: IpAddr, gateway: IpAddr, mut packet: Packet) -> Verdict {
     let (net, cx) = (rx.net, &mut *rx.cx);
     if !cx.sysctls().accept_redirects {
@@ -305,7 +305,7 @@ fn redirect(rx: &mut Rx<'_, '_>, router: IpAddr, gateway: IpAddr, mut packet: Pa
             return Verdict::Drop(reason, packet);
         }
     };
-    // An echo reply has no socket, and port 0 is that of none.
+    // An echo reply has no socket. No socket has port 0, so the lookup finds none.
     let (src_port, dst_port) = quote.socket_ports().unwrap_or_default();
     let tuple = FourTuple {
         local: SocketAddr::new(quote.src, src_port),
@@ -402,8 +402,8 @@ fn report_datagram<const V4: bool>(
     Verdict::Consumed
 }
 
-/// Drops an error that is not plausible, not wanted or has no socket. As in Linux, one about an
-/// ICMP message is not counted.
+/// Drops an error that is not plausible, not wanted or has no socket. As in Linux, an error about
+/// an ICMP message is not counted.
 fn refuse_report<const V4: bool>(cx: &Cx, kind: SocketKind, packet: Packet) -> Verdict {
     if kind == SocketKind::Udp {
         cx.count(Counter::IcmpInErrors.of::<V4>(), 1);
@@ -562,7 +562,7 @@ fn may_send<const V4: bool>(net: &Net, cx: &mut Cx, kind: u8, to: IpAddr) -> boo
     allowed
 }
 
-/// Sends an error about a received packet of the read section `rx`, as [`report_to_sender`].
+/// Calls [`report_to_sender`] with the host, the context and the read section of `rx`.
 pub(super) fn send_error<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     header: &IpHeader,

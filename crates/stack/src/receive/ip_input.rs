@@ -57,8 +57,9 @@ use crate::{
 /// Offset of Next Header in the fixed IPv6 header.
 const NEXT_HEADER: u16 = 6;
 
-/// Sublist of the last packet whose connection or route entry was found. A packet dropped before
-/// that does not end a sublist (Linux: `ip_list_rcv_finish` continues with the next packet).
+/// Sublist of the last packet whose connection or route entry was found. A packet that is dropped
+/// before either is found ends no sublist (Linux: `ip_list_rcv_finish` continues with the next
+/// one).
 #[derive(Clone, Copy)]
 enum Sublist<'s> {
     /// No sublist: there was no packet yet, or the last one carried a route entry with it
@@ -316,7 +317,7 @@ fn read_extensions(
             header.header_len += chain.len;
             header.payload_len -= u32::from(chain.len);
             if chain.has_fragment && !chain.fragment.is_fragment() {
-                // An atomic fragment is processed at once, whatever other fragments have its
+                // An atomic fragment is processed at once, even if other fragments have the same
                 // identification (RFC 6946).
                 rx.cx.count(Counter::Ip6ReasmReqds, 1);
                 rx.cx.count(Counter::Ip6ReasmOKs, 1);
@@ -479,8 +480,9 @@ pub(super) fn check_source<const V4: bool>(
     if header.src.is_unspecified() || rx.net.fib(rx.rcu).has_route_back(header.src, expected) {
         return Ok(());
     }
-    // Differs from Linux, where a DHCP client reads packets before this check: as long as a device
-    // has no IPv4 address, no route leads to the server that offers one by broadcast.
+    // Differs from Linux, where a DHCP client reads packets before this check: here a broadcast
+    // passes while the device has no IPv4 address, because no route leads to a server that offers
+    // one.
     if header.dst == IpAddr::V4(Ipv4Addr::BROADCAST)
         && rx.net.fib(rx.rcu).first_address(device, true).is_none()
     {

@@ -5,8 +5,8 @@
 //! IP versions take the same steps; over IPv6 a checksum is mandatory (RFC 8200 §8.1). A datagram
 //! for which early demux has found a connected socket passes [`connected`]. All others pass
 //! `input`: datagrams for unconnected sockets and groups, reassembled datagrams, all datagrams if
-//! early demux is off, and datagrams without a socket. If such a datagram was for this host alone,
-//! it is answered with an ICMP port unreachable error.
+//! early demux is off, and datagrams without a socket. A datagram without a socket that was sent to
+//! this host alone is answered with an ICMP port unreachable error.
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Verdict, checksum};
 

@@ -20,7 +20,7 @@
 //!
 //! A ping socket (`SOCK_DGRAM` with `IPPROTO_ICMP` or `IPPROTO_ICMPV6`) differs from a UDP socket
 //! in its header: the application writes the ICMP header, and the identifier takes the place of the
-//! port. Its sockets have a table of their own, because the numbers are independent.
+//! port. Ping sockets have a table of their own, because identifiers and ports are independent.
 //!
 //! Invariant: `ReceiveQueue::rmem` is the sum of the `truesize` of the datagrams in the receive
 //! queue, and the charged pages cover this sum.
@@ -111,7 +111,7 @@ pub enum SocketKind {
 pub struct DatagramSocket {
     /// Protocol. Never changes.
     kind: SocketKind,
-    /// Family, with which the application sees addresses. Never changes.
+    /// Family, which determines how the application sees addresses. Never changes.
     family: Family,
     /// Core of the socket: selects the transmit queue, and resumes the socket after completions.
     core: CoreId,
@@ -132,8 +132,8 @@ pub struct DatagramSocket {
     kept: Mutex<SocketSettings>,
     /// `Readiness` bits. Written under the lock, read by waiting threads without it.
     ready: Conditions,
-    /// Whether an event loop must learn of datagrams behind others. Written by the loop, read under
-    /// the lock. Relaxed: the loop passes the lock after it has registered.
+    /// Whether an event loop is notified of datagrams that arrive behind others. Written by the
+    /// loop, read under the lock. Relaxed: the loop passes the lock after it has registered.
     watched: AtomicBool,
     /// Maximum bytes in the backlog: the free space in the receive buffer when the state was last
     /// published. Relaxed: a limit orders nothing.
@@ -177,8 +177,9 @@ struct DatagramState {
     error: Option<Errno>,
     /// Reports of `IP_RECVERR`, oldest first: at most [`report::ERRORS_MAX`].
     errors: Vec<QueuedError>,
-    /// Route entry (dst) of the destination that the first message of the last send named, if that
-    /// is the peer, or if the first message of the send before named it, too.
+    /// Route entry (dst) of the destination that the first message of the last send named. Cached
+    /// only for the peer, and for a destination that the first message of the send before named,
+    /// too.
     dst: Option<DatagramDst>,
     /// Lookup of the last destination for which no valid route entry was cached.
     last_lookup: Option<Lookup>,

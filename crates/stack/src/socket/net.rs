@@ -116,7 +116,7 @@ impl Deref for Net {
 
 impl Upper for Net {
     fn arm(&self, entry: Weak<NeighborEntry>, at: Instant) {
-        // The timer is armed on the first core, because neighbor discovery is not a data path.
+        // The timer is armed on the first core, because neighbor discovery is not on the data path.
         let _ = self.core_sockets(CoreId(0)).arm(at, TimerEntry::Neighbor(entry));
     }
 
@@ -306,10 +306,10 @@ impl Net {
         &self.runners[usize::from(id.0)]
     }
 
-    /// Returns the core to which a flow belongs that has no connection yet: in softirq context the
-    /// running core, which has received the packet, and in process context the core that the flow's
-    /// hash selects. It becomes the home core of a passive connection, and selects among sockets
-    /// that share a port (`SO_INCOMING_CPU`).
+    /// Returns the core of a flow that has no connection yet: in softirq context the running core,
+    /// which has received the packet, and in process context the core that the flow's hash selects.
+    /// This core becomes the home core of a passive connection, and selects among sockets that
+    /// share a port (`SO_INCOMING_CPU`).
     pub(crate) fn core_for(&self, cx: &Cx, hash: u32) -> CoreId {
         cx.running().unwrap_or_else(|| self.core_of_flow(hash))
     }

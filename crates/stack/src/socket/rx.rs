@@ -1,5 +1,5 @@
 //! Arguments that all receive steps share ([`Rx`]), and batching: consecutive packets of one
-//! connection, or consecutive datagrams of one socket, are completed together.
+//! connection, or consecutive datagrams of one socket, are flushed together.
 //!
 //! Above: the steps of the receive path, from the poll of a device queue to the connection. Below:
 //! the connection.
@@ -86,7 +86,7 @@ impl<'a, 's> Rx<'a, 's> {
         }
     }
 
-    /// Makes `socket` the current connection. If it was not current, first completes the previous
+    /// Makes `socket` the current connection. If it was not current, first flushes the previous
     /// connection and the collected datagrams ([`flush`](Self::flush)).
     pub(crate) fn switch_to(&mut self, socket: &'s Connection) {
         if self.flow.socket.is_some_and(|current| core::ptr::eq(current, socket)) {

@@ -249,8 +249,8 @@ impl Dst {
 
     /// Returns the maximum length of a superframe that TCP may send to a device: the setting,
     /// limited to the length that the device accepts or, if it accepts none, to the length that
-    /// software segmentation (`gso`) accepts.
-    /// In either case, TCP and IP handle one packet for many segments.
+    /// software segmentation (`gso`) accepts. In either case, TCP and IP handle one packet for many
+    /// segments.
     pub(crate) fn superframe_max(
         caps: &Capabilities,
         max: u32,

@@ -295,8 +295,8 @@ impl StreamState {
 
     /// Returns the transmit queue of the socket's packets. The socket keeps its queue on the same
     /// device while packets of the connection have not completed, because packets in another queue
-    /// could overtake them; on a route over another device it changes at once. Linux:
-    /// `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
+    /// could overtake them; if the route changes to another device, the queue changes at once.
+    /// Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
     fn tx_queue(&mut self, socket: &Connection, cx: &Cx) -> QueueId {
         let Some(dst) = &self.dst else { return QueueId(0) };
         let queue = dst.tx.pick_queue(cx, socket.name.core, socket.name.hash);

@@ -74,7 +74,7 @@ impl DatagramSocket {
     ///
     /// # Errors
     /// The pending error; `EAGAIN` if no datagram waits, `ENETDOWN` once the socket was closed,
-    /// also by the shutdown of the host or the loss of its address.
+    /// also by the shutdown of the host or the loss of the socket's address.
     pub fn recv(
         &self,
         net: &Net,

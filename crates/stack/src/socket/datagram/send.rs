@@ -364,7 +364,7 @@ impl Call<'_> {
         let fields = self.fields(message, kind, tuple.is_ipv4());
         // A counter shared by several peers would tell one peer how many datagrams the others got
         // (`transmit::ident`), so only datagrams to the connected peer use the socket's counter.
-        // Other datagrams need no identification with DF, and get a random one without.
+        // With DF, other datagrams need no identification; without DF, they get a random one.
         let is_peer = self.state.remote == Some(tuple.remote);
         let ids = is_peer.then_some(&mut self.state.ip_id);
         let sender = Sender { tuple, protocol: socket.protocol(), fields, ids };

@@ -158,8 +158,8 @@ impl DatagramSocket {
         cx.drop_packet(DropReason::SocketRcvBuff, packet);
     }
 
-    /// Counts a received datagram that is dropped for the reason `counter`. Linux counts drops of
-    /// ping sockets only by socket.
+    /// Counts a received datagram that is dropped for the reason `counter`. Linux counts the drops
+    /// of ping sockets only for each socket.
     fn count_drop(&self, cx: &Cx, packet: &Packet, counter: Counter) {
         if self.kind == SocketKind::Udp {
             let v4 = ip::is_v4(packet.network_header());

@@ -65,7 +65,7 @@ const ANNOUNCEMENTS: u32 = 2;
 /// address.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The timer runs on the first core, because claims are not a data path.
+/// The timer runs on the first core, because claims are not on the data path.
 const CORE: CoreId = CoreId(0);
 
 /// Addresses that a host has claimed.
@@ -281,7 +281,7 @@ impl Claim {
     }
 }
 
-/// Effect on a claim of another station that uses or probes for an address.
+/// Effect on a claim when another station uses or probes for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Conflict {
     None,

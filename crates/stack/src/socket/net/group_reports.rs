@@ -16,7 +16,8 @@
 //!
 //! Differs from Linux: queries of IGMPv1 are answered like those of IGMPv2, and a report of another
 //! host does not suppress the report of this host; IGMPv3 and MLDv2 have no such suppression. The
-//! groups of an address that this host gives up are not reported as left: the next query shows it.
+//! groups of an address that this host gives up are not reported as left: they are only missing in
+//! the answer to the next query.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -50,7 +51,7 @@ use crate::{
     transmit::link_output::send_control,
 };
 
-/// The timer runs on the first core: these reports are no data path.
+/// The timer runs on the first core, because these reports are not on the data path.
 const CORE: CoreId = CoreId(0);
 
 /// Group of all hosts, which is never reported (RFC 3376 §5).
@@ -438,7 +439,7 @@ impl Net {
     }
 }
 
-/// A message that is built.
+/// A message under construction.
 struct Message {
     bytes: [u8; MESSAGE_BYTES_MAX],
     len: usize,

@@ -568,7 +568,7 @@ fn busy_polling_is_set_by_options_or_sysctls() {
     assert_eq!(
         wanted.for_event(&sysctls).time.as_micros(),
         30,
-        "the option does not apply only to reads"
+        "the option also applies to other waits than reads"
     );
     let mut bench = Bench::with(&settings, &SocketSettings::default());
     assert_eq!(bench.socket.busy_poll(), wanted);
