@@ -23,7 +23,7 @@ mod tests {
         rr::{RData, Record, RecordType, rdata},
     };
     use quietline::{
-        SendControl, SendMessage, SocketOption, Stack, TcpListener, TcpStream, UdpSocket, Wire,
+        DeviceInfo, SendControl, SendMessage, SocketOption, Stack, TcpListener, TcpStream, UdpSocket, Wire,
         WireConfig,
     };
     use quietline_config::{
@@ -55,7 +55,8 @@ mod tests {
         (stack(left, None), stack(right, Some("10.0.0.1/24")))
     }
 
-    /// A DHCP server on port 67 that gives one address after the other.
+    /// A DHCP server on port 67 that gives one address after the other, the first one 49 above its
+    /// own.
     struct Server {
         stop: Arc<AtomicBool>,
         seen: Arc<Mutex<Vec<MessageType>>>,
@@ -64,6 +65,10 @@ mod tests {
 
     impl Server {
         fn start(stack: &Stack) -> Self {
+            Self::start_at(stack, SERVER)
+        }
+
+        fn start_at(stack: &Stack, own: Ipv4Addr) -> Self {
             let socket = UdpSocket::bind(stack, (Ipv4Addr::UNSPECIFIED, 67)).expect("port 67");
             socket.set_option(SocketOption::Broadcast, true).expect("an option");
             socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
@@ -87,7 +92,7 @@ mod tests {
                         }
                         _ => continue,
                     };
-                    let bytes = answer(&request, reply, declined);
+                    let bytes = answer(own, &request, reply, declined);
                     let control = SendControl { device: Some(device), ..SendControl::default() };
                     let to = SocketAddr::from((Ipv4Addr::BROADCAST, 68));
                     let message = SendMessage { control, ..SendMessage::to(&bytes, to) };
@@ -110,19 +115,19 @@ mod tests {
         }
     }
 
-    fn answer(request: &Message, kind: MessageType, declined: u32) -> Vec<u8> {
+    fn answer(own: Ipv4Addr, request: &Message, kind: MessageType, declined: u32) -> Vec<u8> {
         let none = Ipv4Addr::UNSPECIFIED;
-        let address = Ipv4Addr::from_bits(LEASED.to_bits() + declined);
+        let address = Ipv4Addr::from_bits(own.to_bits() + 49 + declined);
         let mac = request.chaddr();
         let mut reply = Message::new_with_id(request.xid(), none, address, none, none, mac);
         reply.set_opcode(Opcode::BootReply);
         for option in [
             DhcpOption::MessageType(kind),
-            DhcpOption::ServerIdentifier(SERVER),
+            DhcpOption::ServerIdentifier(own),
             DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
             DhcpOption::AddressLeaseTime(3600),
-            DhcpOption::Router(vec![SERVER]),
-            DhcpOption::DomainNameServer(vec![SERVER]),
+            DhcpOption::Router(vec![own]),
+            DhcpOption::DomainNameServer(vec![own]),
             DhcpOption::InterfaceMtu(MTU),
         ] {
             reply.opts_mut().insert(option);
@@ -131,8 +136,8 @@ mod tests {
     }
 
     fn start(client: &Stack) -> (dhcp::Service, Arc<Mutex<Vec<String>>>) {
-        let devices = client.devices();
-        let clients = [(devices[0].name.clone(), ClientConfig::default())];
+        let named = |device: DeviceInfo| (device.name, ClientConfig::default());
+        let clients: Vec<_> = client.devices().into_iter().map(named).collect();
         let log = Arc::new(Mutex::new(Vec::new()));
         let lines = Arc::clone(&log);
         let note =
@@ -151,10 +156,10 @@ mod tests {
         assert_eq!((&leases[0].0, leases[0].1.dns.clone()), (&name, vec![SERVER.into()]));
         let own: ipnet::IpNet = "10.0.0.50/24".parse().expect("a network");
         assert_eq!(client.devices()[0].addresses, [own]);
-        let routes: Vec<_> = client.routes().iter().map(ToString::to_string).collect();
+        let routes = listed(&client);
         for expected in [
             format!("10.0.0.0/24 dev {name} src {LEASED} mtu {MTU}"),
-            format!("default via {SERVER} dev {name} src {LEASED} metric 1024 mtu {MTU}"),
+            format!("default via {SERVER} dev {name} src {LEASED} metric 1025 mtu {MTU}"),
         ] {
             assert!(routes.contains(&expected), "{expected} is not in {routes:?}");
         }
@@ -175,6 +180,42 @@ mod tests {
         let log = log.lock().expect("no panic");
         assert_eq!(log[0], format!("{name}: address {own} from {SERVER} for 3600 s"));
         assert_eq!(log[1], format!("{name}: the lease of {own} was released"));
+    }
+
+    fn listed(stack: &Stack) -> Vec<String> {
+        stack.routes().iter().map(ToString::to_string).collect()
+    }
+
+    /// Both leases are in one network, as of two links to one site.
+    #[test]
+    fn leases_of_two_links_have_a_default_route_each() {
+        let wire = |name: &str| {
+            let config = WireConfig { name: name.to_owned(), ..WireConfig::default() };
+            Wire::pair(&config).expect("a wire")
+        };
+        let ((left, right), (other_left, other_right)) = (wire("red"), wire("blue"));
+        let client = Stack::builder().device(left).device(other_left).build().expect("a stack");
+        let other = Ipv4Addr::new(10, 0, 0, 101);
+        let servers = [
+            (stack(right, Some("10.0.0.1/24")), SERVER),
+            (stack(other_right, Some("10.0.0.101/24")), other),
+        ];
+        let _running = servers.each_ref().map(|(stack, own)| Server::start_at(stack, *own));
+        let (service, log) = start(&client);
+        assert!(service.wait(LIMIT), "{:?}", log.lock());
+        let expected = [
+            format!("default via {SERVER} dev red0 src 10.0.0.50 metric 1025 mtu {MTU}"),
+            format!("default via {other} dev blue0 src 10.0.0.150 metric 1026 mtu {MTU}"),
+            format!("10.0.0.0/24 dev red0 src 10.0.0.50 mtu {MTU}"),
+            format!("10.0.0.0/24 dev blue0 src 10.0.0.150 mtu {MTU}"),
+        ];
+        for route in &expected {
+            assert!(listed(&client).contains(route), "{route} is not in {:?}", listed(&client));
+        }
+        client.set_device_up("red0", false).expect("a device");
+        let left = listed(&client);
+        assert!(left.contains(&expected[1]) && left.contains(&expected[3]), "{left:?}");
+        service.stop();
     }
 
     #[test]

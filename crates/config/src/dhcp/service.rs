@@ -30,8 +30,9 @@ use super::{
     Action, CLIENT_PORT, Client, ClientConfig, Destination, Lease, LeaseRoute, Loss, SERVER_PORT,
 };
 
-/// Metric of the routes of a lease: larger than that of a route that an administrator adds. Linux:
-/// the default of systemd-networkd.
+/// Metric of the routes of a lease, without the index of the device: larger than that of a route
+/// that an administrator adds. The default of systemd-networkd. The index is added so that the
+/// default routes of two links have different metrics, as those of NetworkManager do.
 const ROUTE_METRIC: u32 = 1024;
 
 /// Largest message: an Ethernet frame.
@@ -300,6 +301,7 @@ impl Runner {
                 Action::Check(lease) => self.check(held, lease),
                 Action::Configure(lease) => self.configure(held, lease),
                 Action::Renewed(lease) => {
+                    self.restore_routes(held, &lease);
                     held.applied = Some(lease.clone());
                     self.shared.set(&held.name, Some(lease));
                 }
@@ -362,17 +364,14 @@ impl Runner {
         let rebuilds = old_mtu != lease.mtu;
         for route in old_routes.iter().filter(|route| rebuilds || !lease.routes.contains(route)) {
             // The route may be gone: an administrator has deleted it, or the device was down.
-            let _ = self.stack.delete_route(&of_lease(&held.name, &lease, route));
+            let _ = self.stack.delete_route(&of_lease(held, &lease, route));
         }
         if rebuilds {
-            let network = IpNet::V4(lease.address.trunc());
-            let own = IpAddr::V4(lease.address.addr());
-            let route = Route::to(network).dev(&held.name).src(own);
-            let replaced = self.stack.replace_route(&with_mtu(route, &lease));
+            let replaced = self.stack.replace_route(&with_mtu(of_network(held, &lease), &lease));
             self.note(held, "the route of the network", replaced);
         }
         for route in lease.routes.iter().filter(|route| rebuilds || !old_routes.contains(route)) {
-            let route = of_lease(&held.name, &lease, route);
+            let route = of_lease(held, &lease, route);
             let added = self.stack.replace_route(&with_mtu(route.clone(), &lease));
             self.note(held, &format!("route {route}"), added);
         }
@@ -380,6 +379,29 @@ impl Runner {
         self.report(Change::Configured { device: held.name.clone(), lease: lease.clone() });
         // After the report, so that it is complete when `wait` returns.
         self.shared.set(&held.name, Some(lease));
+    }
+
+    /// Adds the routes of a lease that are gone: an administrator has deleted them, or the device
+    /// was down. Other changes of an administrator stay.
+    fn restore_routes(&mut self, held: &Held, lease: &Lease) {
+        let present = self.stack.routes();
+        let has = |wanted: &Route| {
+            present.iter().any(|route| {
+                (route.prefix, route.metric) == (wanted.prefix, wanted.metric)
+                    && route.dev == wanted.dev
+                    && (wanted.mtu.is_none() || route.mtu == wanted.mtu)
+            })
+        };
+        // The network comes first, because the gateways are in it.
+        let network = (lease.address.prefix_len() < 32).then(|| of_network(held, lease));
+        let of_lease = lease.routes.iter().map(|route| of_lease(held, lease, route));
+        for route in network.into_iter().chain(of_lease) {
+            let route = with_mtu(route, lease);
+            if !has(&route) {
+                let added = self.stack.replace_route(&route);
+                self.note(held, &format!("route {route}"), added);
+            }
+        }
     }
 
     /// Removes the address of the device; its routes go with it.
@@ -418,10 +440,17 @@ impl Runner {
     }
 }
 
-/// Returns a route of a lease without its MTU.
-fn of_lease(device: &str, lease: &Lease, route: &LeaseRoute) -> Route {
+/// Returns the route to the network of a lease without its MTU, as it comes with the address.
+fn of_network(held: &Held, lease: &Lease) -> Route {
     let own = IpAddr::V4(lease.address.addr());
-    let added = Route::to(IpNet::V4(route.prefix)).dev(device).src(own).metric(ROUTE_METRIC);
+    Route::to(IpNet::V4(lease.address.trunc())).dev(&held.name).src(own)
+}
+
+/// Returns a route of a lease without its MTU.
+fn of_lease(held: &Held, lease: &Lease, route: &LeaseRoute) -> Route {
+    let own = IpAddr::V4(lease.address.addr());
+    let metric = ROUTE_METRIC + held.index.0;
+    let added = Route::to(IpNet::V4(route.prefix)).dev(&held.name).src(own).metric(metric);
     match route.via {
         Some(via) => added.via(IpAddr::V4(via)),
         None => added,
