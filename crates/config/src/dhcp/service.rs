@@ -4,9 +4,9 @@
 //! `Stack::add_address`, which probes an address before the lease is used (RFC 2131 §4.4.1).
 //!
 //! A device without an address sends from 0.0.0.0 and receives broadcasts; an answer is passed to
-//! the client of the device that received it. The thread sleeps until a datagram arrives or a time
-//! of a client has come. A stack of `StackBuilder::manual` must be polled by the application
-//! meanwhile.
+//! the client of the device that received it. The thread sleeps until a datagram arrives, a device
+//! comes up or a time of a client has come. A stack of `StackBuilder::manual` must be polled by the
+//! application meanwhile.
 
 use std::{
     fmt, io,
@@ -15,19 +15,20 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Wake, Waker},
+    task::{Context, Poll, Wake, Waker},
     thread::{self, JoinHandle, Thread},
     time::{Duration, Instant},
 };
 
 use ipnet::IpNet;
 use quietline::{
-    DeviceIndex, Readiness, Received, Route, SendControl, SendMessage, SocketOption,
+    DeviceIndex, Event, Events, Readiness, Received, Route, SendControl, SendMessage, SocketOption,
     SocketSettings, Stack, UdpSocket,
 };
 
 use super::{
-    Action, CLIENT_PORT, Client, ClientConfig, Destination, Lease, LeaseRoute, Loss, SERVER_PORT,
+    Action, CLIENT_PORT, Checked, Client, ClientConfig, Destination, Lease, LeaseRoute, Loss,
+    SERVER_PORT,
 };
 
 /// Metric of the routes of a lease, without the index of the device: larger than that of a route
@@ -164,9 +165,13 @@ impl Service {
         let socket = UdpSocket::bind_with(stack, local, &SocketSettings::default())?;
         socket.set_option(SocketOption::Broadcast, true)?;
         socket.set_nonblocking(true)?;
+        let mut events = stack.events();
+        // Earlier changes of the devices do not concern the clients.
+        while events.try_next().is_some() {}
         let runner = Runner {
             stack: stack.clone(),
             socket,
+            events,
             shared: Arc::clone(&shared),
             start: Instant::now(),
             on_change: Box::new(on_change),
@@ -237,6 +242,7 @@ struct Held {
 struct Runner {
     stack: Stack,
     socket: UdpSocket,
+    events: Events,
     shared: Arc<Shared>,
     start: Instant,
     on_change: Box<dyn FnMut(&Change) + Send>,
@@ -259,6 +265,9 @@ impl Runner {
             }
             // The waker is registered before the thread sleeps, so no arrival is missed.
             let mut task = Context::from_waker(&waker);
+            while let Poll::Ready(Some(event)) = self.events.poll_next(&mut task) {
+                self.on_event(&mut clients, &event);
+            }
             if self.socket.poll_ready(Readiness::READ, &mut task).is_pending() {
                 let due = clients.iter().filter_map(|held| held.client.deadline()).min();
                 match due {
@@ -266,6 +275,15 @@ impl Runner {
                     None => thread::park(),
                 }
             }
+        }
+    }
+
+    /// Informs the client of a device that has come up again.
+    fn on_event(&mut self, clients: &mut [Held], event: &Event) {
+        let Event::DeviceUp { device } = event else { return };
+        for held in clients.iter_mut().filter(|held| held.name == *device) {
+            held.client.link_up(self.start.elapsed());
+            self.carry_out(held);
         }
     }
 
@@ -337,15 +355,15 @@ impl Runner {
         match self.stack.add_address(&held.name, IpNet::V4(lease.address)) {
             Ok(()) => {
                 held.applied = Some(Lease { routes: Vec::new(), mtu: None, ..lease });
-                held.client.checked(self.start.elapsed(), true);
+                held.client.checked(self.start.elapsed(), Checked::Free);
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 self.report(Change::Conflict { device: held.name.clone(), lease });
-                held.client.checked(self.start.elapsed(), false);
+                held.client.checked(self.start.elapsed(), Checked::InUse);
             }
             Err(error) => {
-                self.problem(held, format!("{error}; DHCP ends on this device"));
-                held.client.release();
+                self.problem(held, format!("{error}; an address is asked for again later"));
+                held.client.checked(self.start.elapsed(), Checked::Failed);
             }
         }
     }
