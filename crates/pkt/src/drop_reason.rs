@@ -50,6 +50,7 @@ drop_reasons! {
     NdpInvalid "IPV6_NDISC_INVALID" "A neighbor discovery message whose addresses are not allowed in its type, or claim an address of this host."
     NdpFragment "IPV6_NDISC_FRAG" "A neighbor discovery message with a Fragment header."
     NdpOtherHost "IPV6_NDISC_NS_OTHERHOST" "A neighbor solicitation for an address that this host does not answer for."
+    NdpReflected "IPV6_NDISC_REFLECTED" "An address probe of this host that a loop in the link has sent back (RFC 7527)."
     NdpIgnored "IPV6_NDISC_IGNORED" "A router advertisement or redirect that the settings forbid to use."
     NeighborFailed "NEIGH_FAILED" "The neighbor did not answer: its link address is unknown."
     NeighborQueueFull "NEIGH_QUEUEFULL" "Too many packets already wait for this neighbor's link address."

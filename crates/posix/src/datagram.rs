@@ -32,6 +32,7 @@ use crate::{
         AF_INET, AF_INET6, IPPROTO_ICMP, IPPROTO_ICMPV6, POLLHUP, POLLIN, POLLRDHUP, POLLRDNORM,
         SHUT_RD, SHUT_RDWR, SHUT_WR, SOCK_DGRAM, SOCK_NONBLOCK,
     },
+    options::unknown_to_get,
     socket::{TYPE_MASK, flags_of_new},
 };
 use control::Wanted;
@@ -335,7 +336,8 @@ impl Datagram {
     /// Writes the value of an option into `room`, as getsockopt(2), and returns the bytes written.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an unknown option; those of the option.
+    /// `ENOPROTOOPT` for an unknown option, and `EOPNOTSUPP` for any of a level that an IPv4 socket
+    /// does not have; those of the option.
     pub fn getsockopt(
         &self,
         host: &Host,
@@ -344,7 +346,14 @@ impl Datagram {
         room: &mut [u8],
     ) -> Result<usize, Errno> {
         let mut inner = self.lock()?;
-        let option = SocketOption::from_number(level, number).ok_or(Errno::ENOPROTOOPT)?;
+        if let Some(on) = inner.wanted.get(self.is_v6, (level, number)) {
+            let value = i32::from(on).to_ne_bytes();
+            let len = room.len().min(value.len());
+            room[..len].copy_from_slice(&value[..len]);
+            return Ok(len);
+        }
+        let unknown = unknown_to_get(self.is_v6, level, IPPROTO_UDP);
+        let option = SocketOption::from_number(level, number).ok_or(unknown)?;
         let value = self.any_socket(&mut inner, host, cx)?.option(host, cx, option)?;
         Ok(value.encode(option, room))
     }

@@ -241,7 +241,8 @@ impl Stack {
     }
 
     /// Adds a route and removes the one with the same prefix and metric, if there is one:
-    /// `ip route replace`.
+    /// `ip route replace`. If several devices have such a route, that of the same device is
+    /// replaced, or else the first.
     ///
     /// # Errors
     /// As [`add_route`](Self::add_route).

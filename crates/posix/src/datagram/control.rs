@@ -59,16 +59,10 @@ impl Wanted {
         number: (i32, i32),
         value: &[u8],
     ) -> Option<Result<(), Errno>> {
-        let bit = match number {
-            (IPPROTO_IP, 8) => Self::PACKET_INFO,
-            (IPPROTO_IP, 12) => Self::TTL,
-            (IPPROTO_IP, 13) => Self::TOS,
-            (IPPROTO_IPV6, 49 | 51 | 66) if !is_v6 => return Some(Err(Errno::ENOPROTOOPT)),
-            (IPPROTO_IPV6, 49) => Self::PACKET_INFO_V6,
-            (IPPROTO_IPV6, 51) => Self::HOP_LIMIT,
-            (IPPROTO_IPV6, 66) => Self::TRAFFIC_CLASS,
-            _ => return None,
-        };
+        let bit = Self::bit(number)?;
+        if number.0 == IPPROTO_IPV6 && !is_v6 {
+            return Some(Err(Errno::ENOPROTOOPT));
+        }
         let Some(on) = int(value) else { return Some(Err(Errno::EINVAL)) };
         if on == 0 {
             self.0 &= !bit
@@ -76,6 +70,26 @@ impl Wanted {
             self.0 |= bit
         }
         Some(Ok(()))
+    }
+
+    /// Returns whether the control message of these numbers is wanted; `None` for any other option,
+    /// and for one that sockets of the family do not have.
+    pub(super) fn get(self, is_v6: bool, number: (i32, i32)) -> Option<bool> {
+        Self::bit(number).filter(|_| is_v6 || number.0 != IPPROTO_IPV6).map(|bit| self.has(bit))
+    }
+
+    /// Returns the bit of the option of these numbers: `IP_PKTINFO`, `IP_RECVTTL`, `IP_RECVTOS`,
+    /// `IPV6_RECVPKTINFO`, `IPV6_RECVHOPLIMIT`, `IPV6_RECVTCLASS`.
+    const fn bit(number: (i32, i32)) -> Option<u8> {
+        match number {
+            (IPPROTO_IP, 8) => Some(Self::PACKET_INFO),
+            (IPPROTO_IP, 12) => Some(Self::TTL),
+            (IPPROTO_IP, 13) => Some(Self::TOS),
+            (IPPROTO_IPV6, 49) => Some(Self::PACKET_INFO_V6),
+            (IPPROTO_IPV6, 51) => Some(Self::HOP_LIMIT),
+            (IPPROTO_IPV6, 66) => Some(Self::TRAFFIC_CLASS),
+            _ => None,
+        }
     }
 
     const fn has(self, bit: u8) -> bool {

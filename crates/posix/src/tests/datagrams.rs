@@ -171,11 +171,19 @@ fn control_messages_are_those_of_the_family_of_the_datagram() {
     for number in [8, 12, 13] {
         net.set_number(&socket, (IPPROTO_IP, number), 1).expect("an option");
     }
+    let get = |net: &mut Net, socket: &Datagram, number: i32| {
+        let mut room = [0; 4];
+        let len = socket.getsockopt(&net.host, &mut net.cx, (IPPROTO_IPV6, number), &mut room)?;
+        Ok((len, i32::from_ne_bytes(room)))
+    };
     for number in [49, 51, 66] {
+        assert_eq!(get(&mut net, &socket, number), Ok((4, 0)));
         net.set_number(&socket, (IPPROTO_IPV6, number), 1).expect("an option");
+        assert_eq!(get(&mut net, &socket, number), Ok((4, 1)));
         let four = open(AF_INET);
         let refused = net.set_number(&four, (IPPROTO_IPV6, number), 1);
         assert_eq!(refused, Err(Errno::ENOPROTOOPT));
+        assert_eq!(get(&mut net, &four, number), Err(Errno::EOPNOTSUPP));
     }
     socket.bind(&net.host, &mut net.cx, at("[::]:7")).expect("a free port");
     net.send_datagram(&socket, b"six", Some(at("[::1]:7")));

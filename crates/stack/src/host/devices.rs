@@ -57,6 +57,8 @@ impl Host {
             cx.leave(entered);
             return Err(Errno::ENODEV);
         }
+        let name = || device.caps().name.clone();
+        let mut event = None;
         if device.is_up() != up {
             if up {
                 device.set_up(true);
@@ -65,11 +67,16 @@ impl Host {
                 self.change_device_routes(|routes| routes.device_up(index));
                 self.announce_addresses_of(cx, index);
                 self.on_autoconf_device_up(cx, index);
+                event = Some(Event::DeviceUp { device: name() });
             } else {
                 self.take_down(cx, index, device);
+                event = Some(Event::DeviceDown { device: name() });
             }
         }
         drop(changes);
+        if let Some(event) = event {
+            self.report(event);
+        }
         cx.do_softirq();
         cx.leave(entered);
         Ok(())

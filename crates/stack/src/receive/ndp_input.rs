@@ -20,7 +20,7 @@ use crate::{
     header::{
         ethernet::MacAddr,
         ip::IpHeader,
-        ndp::{self, HOP_LIMIT, NdpMessage, RouterAdvertisement},
+        ndp::{self, HOP_LIMIT, NdpMessage, Nonce, RouterAdvertisement},
     },
     route::fib::is_link_local,
     socket::{net::claims::AddressUse, rx::Rx},
@@ -77,8 +77,8 @@ fn handle(
     message: &NdpMessage,
 ) -> Result<(), DropReason> {
     match *message {
-        NdpMessage::NeighborSolicitation { target, source_mac } => {
-            solicitation(rx, envelope, target, source_mac)
+        NdpMessage::NeighborSolicitation { target, source_mac, nonce } => {
+            solicitation(rx, envelope, target, source_mac, nonce)
         }
         NdpMessage::NeighborAdvertisement { target, target_mac, solicited, replaces, .. } => {
             let change = if replaces { LinkChange::AtOnce } else { LinkChange::Never };
@@ -93,12 +93,13 @@ fn handle(
     }
 }
 
-/// Handles a neighbor solicitation: RFC 4861 §7.2.3 and §7.2.4, RFC 4862 §5.4.3.
+/// Handles a neighbor solicitation: RFC 4861 §7.2.3 and §7.2.4, RFC 4862 §5.4.3, RFC 7527 §4.2.
 fn solicitation(
     rx: &mut Rx<'_, '_>,
     envelope: &Envelope,
     target: Ipv6Addr,
     source_mac: Option<MacAddr>,
+    nonce: Option<Nonce>,
 ) -> Result<(), DropReason> {
     let Envelope { device, src, dst } = *envelope;
     let is_probe = src.is_unspecified();
@@ -109,6 +110,9 @@ fn solicitation(
     }
     let net = rx.net;
     if is_probe {
+        if nonce.is_some_and(|nonce| net.claims().has_sent(device, target, nonce)) {
+            return Err(DropReason::NdpReflected);
+        }
         // An address probe does not contain the link address of its sender.
         let mac = MacAddr::UNSPECIFIED;
         let seen = AddressUse { address: IpAddr::V6(target), mac, probes: true };

@@ -13,7 +13,10 @@
 //!
 //! A [`Route`] does not contain its prefix, so that prefixes with equal routes share one: a table
 //! of a million prefixes has about as many routes as next hops. Routes to one prefix with different
-//! metrics form a list, the best one first.
+//! metrics form a list, the best one first. Routes with equal metrics are in this list, too, if
+//! they lead through different devices: those to the network of an address, and those that routers
+//! of several links announce. The oldest one comes first, and the next one is used when its device
+//! goes down.
 //!
 //! Not here: devices. A route contains the index of its device.
 
@@ -63,7 +66,8 @@ pub struct Route {
     pub metrics: PathMetrics,
     /// All next hops, if there are several. `via` and `device` are then those of the first.
     pub hops: Vec<NextHop>,
-    /// Route to the same prefix with the next larger metric.
+    /// Route to the same prefix with the next larger metric, or with the same metric through
+    /// another device.
     worse: Option<Arc<Self>>,
 }
 
@@ -295,8 +299,8 @@ pub struct Fib {
     deprecated: BTreeSet<IpAddr>,
     /// Temporary addresses (RFC 8981).
     temporary: BTreeSet<IpAddr>,
-    /// Route to the link-local network of each device (fe80::/64), with its prefix length. Table
-    /// `v6` holds only one of these routes, because their prefixes are equal.
+    /// Route to the link-local network of each device (fe80::/64), with its prefix length. A lookup
+    /// in table `v6` finds only the first of these routes, because their prefixes are equal.
     link_local: Vec<(u8, Route)>,
 }
 

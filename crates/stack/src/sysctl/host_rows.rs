@@ -174,6 +174,11 @@ host_rows! {
     /// added. Set 0, no probes, on links where no address can be assigned twice: the host then
     /// starts a second or two sooner.
     dad_transmits: u32 = 1, Number 0..=10, Operate, "net.ipv6.conf.all.dad_transmits";
+    /// Adds a random number to the probes of an IPv6 address, by which the host recognizes a probe
+    /// that a loop in the link sends back (RFC 7527). 0: such a probe is taken for that of another
+    /// station, and the address is refused. Set 0 only if a station of the link does not bear the
+    /// option.
+    enhanced_dad: bool = true, Switch 0..=1, Operate, "net.ipv6.conf.all.enhanced_dad";
     /// Acceptance of router advertisements on Ethernet devices (RFC 4861, RFC 4862). 1: the host
     /// solicits routers when it starts, and takes a default route, prefixes and addresses from
     /// them; interface identifiers are stable and opaque (RFC 7217). 0: none of that. Differs from

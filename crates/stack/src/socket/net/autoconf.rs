@@ -302,7 +302,8 @@ impl Net {
                 }
             }
             for spec in &wanted.routes {
-                if before.routes.contains(spec) || routes.replace(spec).is_ok() {
+                // A route that the routers of another link have announced stays.
+                if before.routes.contains(spec) || routes.append(spec).is_ok() {
                     installed.routes.push(spec.clone());
                 }
             }

@@ -8,11 +8,13 @@
 //! and delays, so that one state machine serves both.
 //!
 //! A change is reported at once, and again after a random time of up to a second (robustness 2). A
-//! query is answered after a random part of its response time. All groups are reported in the mode
-//! EXCLUDE without sources, because sockets do not filter by source.
+//! query is answered after a random part of its response time, but not before [`ANSWER_DELAY_MIN`].
+//! All groups are reported in the mode EXCLUDE without sources, because sockets do not filter by
+//! source.
 //!
 //! Invariant: at most one answer waits for each group of a device, and one for all groups of an IP
-//! version on a device; at most [`WAITING_MAX`] reports wait in total.
+//! version on a device; at most [`WAITING_MAX`] reports wait in total. The answers about one group, and those
+//! about all groups, are at least [`ANSWER_DELAY_MIN`] apart, however many queries arrive.
 //!
 //! Differs from Linux: queries of IGMPv1 are answered like those of IGMPv2, and a report of another
 //! host does not suppress the report of this host; IGMPv3 and MLDv2 have no such suppression. The
@@ -59,6 +61,10 @@ pub(crate) const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
 /// Unsolicited Report Interval of RFC 3376 §8.11 and RFC 3810 §9.11.
 const UNSOLICITED_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Shortest time from a query to its answer, so that queries with a response time of 0 are not
+/// answered one for one. Linux waits a tick of its clock, which has 1 to 10 ms.
+const ANSWER_DELAY_MIN: Duration = Duration::from_millis(10);
 
 /// Older Version Querier Present Timeout of RFC 3376 §8.12 and RFC 3810 §9.12: two query intervals
 /// of 125 s, and a response time of 10 s.
@@ -264,7 +270,8 @@ impl Net {
     /// Softirq: schedules the answer to a query.
     pub(crate) fn on_group_query(&self, cx: &mut Cx, query: &Query) {
         let Query { device, v4, group, response_time, older } = *query;
-        let due = cx.now + random(cx, response_time);
+        let rest = response_time.saturating_sub(ANSWER_DELAY_MIN).max(ANSWER_DELAY_MIN);
+        let due = cx.now + ANSWER_DELAY_MIN + random(cx, rest);
         let groups = self.reported_groups(cx, device, v4);
         {
             let mut state = self.group_reports.lock();
