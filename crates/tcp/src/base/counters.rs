@@ -6,8 +6,8 @@
 //!
 //! One table defines the enum, the descriptions and the page, which has one slot for each counter.
 //! A page has one writer at a time and any number of readers; the value of a counter is the
-//! wrapping sum over all pages. Counters of Linux that neither increments are in [`NOT_COUNTED`],
-//! with the reason; docs/counters.md shows both tables.
+//! wrapping sum over all pages. Counters of Linux that neither crate increments are in
+//! [`NOT_COUNTED`], with the reason; docs/counters.md shows both tables.
 //!
 //! Not here: counters of IP and of devices, drop reasons, printing (crate stack).
 

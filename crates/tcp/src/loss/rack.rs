@@ -15,7 +15,7 @@
 //! retransmissions. Each scan stops at the first entry that is not yet lost, so that an ACK costs
 //! one step per detected loss.
 //!
-//! Not here: the state as data (`tcb::rack`), tail loss probes (`tlp`), the reaction of the window
+//! Not here: the fields of the state (`tcb::rack`), tail loss probes (`tlp`), the reaction of the window
 //! (`recovery`).
 
 use core::time::Duration;
