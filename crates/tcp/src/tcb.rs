@@ -540,8 +540,8 @@ impl Tcb {
         self.flags.contains(TcbFlags::NO_FAST_PATH)
     }
 
-    /// Sets `TCP_LINGER2`: the time that an orphan stays in FIN-WAIT-2, at most two minutes. Zero
-    /// resets the connection in that state, `None` means `tcp_fin_timeout`.
+    /// Sets `TCP_LINGER2`: the time that an orphan stays in FIN-WAIT-2, at most two minutes, but at
+    /// least 3.5 RTO. Zero resets the connection in that state, `None` means `tcp_fin_timeout`.
     pub fn set_linger2(&mut self, timeout: Option<Duration>) {
         self.linger2_ms = timeout.map_or(LINGER2_DEFAULT, |timeout| {
             u32::try_from(timeout.min(LINGER2_MAX).as_millis()).unwrap_or(LINGER2_DEFAULT)

@@ -15,8 +15,8 @@
 //! retransmissions. Each scan stops at the first entry that is not yet lost, so that an ACK costs
 //! one step per detected loss.
 //!
-//! Not here: the fields of the state (`tcb::rack`), tail loss probes (`tlp`), the reaction of the window
-//! (`recovery`).
+//! Not here: the fields of the state (`tcb::rack`), tail loss probes (`tlp`), the reaction of the
+//! window (`recovery`).
 
 use core::time::Duration;
 

@@ -25,8 +25,8 @@
 //! acknowledged (RFC 3168 §6.1.2). A loss during CWR moves to Recovery or Loss without a second
 //! reduction.
 //!
-//! Not here: the fields of the state (`tcb::recovery`), the size of the reduction (`congestion`), the
-//! timer (`retransmit`).
+//! Not here: the fields of the state (`tcb::recovery`), the size of the reduction (`congestion`),
+//! the timer (`retransmit`).
 
 mod sack;
 mod undo;
