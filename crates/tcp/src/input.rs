@@ -187,14 +187,14 @@ fn synchronized(
 /// perhaps data.
 ///
 /// Entry conditions (the caller has checked ESTABLISHED):
-/// - The flags are ACK, or ACK and PSH. No option that this stack uses in such a segment is present,
-///   except the negotiated timestamps; in particular there is no SACK block.
+/// - The flags are ACK, or ACK and PSH. No option that this stack uses in such a segment is
+///   present, except the negotiated timestamps; in particular there is no SACK block.
 /// - SEG.SEQ is RCV.NXT, and the payload fits into the window.
 /// - SEG.ACK is neither below SND.UNA nor beyond SND.NXT.
 /// - The window field is unchanged and not zero.
 /// - The timestamp is not older than TS.Recent.
-/// - No data or FIN is queued out of order, and there is no urgent mark that the application has not
-///   read past.
+/// - No data or FIN is queued out of order, and there is no urgent mark that the application has
+///   not read past.
 /// - Header prediction is not switched off ([`Tcb::set_header_prediction`]).
 ///
 /// Under these conditions only the timestamp and the fifth and seventh step of `synchronized`

@@ -401,7 +401,8 @@ pub struct SocketOptions {
     /// returns it.
     pub defer_accept: Option<Duration>,
     /// `TCP_LINGER2`: time that an orphan stays in FIN-WAIT-2, at most two minutes, but at least
-    /// 3.5 RTO. Zero closes it at once by a reset, as a negative number does in Linux; `None` means `tcp_fin_timeout`.
+    /// 3.5 RTO. Zero closes it at once by a reset, as a negative number does in Linux; `None` means
+    /// `tcp_fin_timeout`.
     pub linger2: Option<Duration>,
     /// `TCP_USER_TIMEOUT` (RFC 5482): time that sent data may stay unacknowledged.
     pub user_timeout: Option<Duration>,

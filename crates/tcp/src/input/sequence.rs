@@ -79,7 +79,7 @@ fn ends_at_retracted_edge(tcb: &Tcb, segment: &Segment<'_>) -> bool {
 }
 
 /// Answers a SYN that the client retransmits because our SYN-ACK was lost (Fast Open, before the
-/// third segment). Returns whether the segment is one.
+/// third segment). Returns whether the segment is such a SYN.
 pub(super) fn is_repeated_syn(tcb: &mut Tcb, cx: &mut Cx<'_>, segment: &Segment<'_>) -> bool {
     let header = segment.header;
     let repeated = tcb.is_open_early()

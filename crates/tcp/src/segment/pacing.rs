@@ -10,7 +10,7 @@
 //! reports it. Packets are delayed to the rate only if the algorithm needs that or
 //! `SO_MAX_PACING_RATE` requests it. Then each transmission sets the time of the next one, and a
 //! timer in the timer wheel of the core fires at that time; connections whose times fall into one
-//! tick of the wheel are sent in one turn (one pass of the core's softirq work). Every packet
+//! tick of the wheel send in one turn (one pass of the core's softirq work). Every packet
 //! carries its departure time in its metadata. A queue below TCP that holds packets until their
 //! departure (`fq`) replaces the timer, and then every connection is paced (Linux: `SK_PACING_FQ`).
 //!
