@@ -141,7 +141,7 @@ host_rows! {
     ipfrag_time: Duration = Duration::from_secs(30), Seconds 1..=INT_MAX, Operate, "net.ipv4.ipfrag_time";
     /// Largest number of fragments of one source that may arrive between two fragments of one of
     /// its datagrams. Beyond it, the identification counts as reused, and the earlier fragments are
-    /// dropped. 0: no limit. Raise it if the network reorders packets far.
+    /// dropped. 0: no limit. Raise it if more packets than that overtake a fragment.
     ipfrag_max_dist: u32 = 64, Number 0..=INT_MAX, Tune, "net.ipv4.ipfrag_max_dist";
     /// Hop limit of sent IPv6 packets, in hops. Raise it if destinations are more than 64 routers
     /// away; a socket overrides it with `IPV6_UNICAST_HOPS`.
@@ -346,7 +346,7 @@ host_rows! {
     /// Context in which TCP processes segments for a thread that is blocked in `recv`. `bh`: in
     /// softirq context, as Linux since 4.14. `prequeue_ref`, `prequeue_drop`,
     /// `prequeue_drop_limited`: in that thread, by a prequeue as in Linux before 3.18, from 3.18,
-    /// and from 4.7 to 4.13. Change it to compare the contexts.
+    /// and from 4.7 to 4.13, respectively. Change it to compare the contexts.
     rx_context: RxContext = RxContext::Bh, RxContexts WORDS, Lab, "net.quietline.rx_context";
     /// Disables the prequeue, also if `net.quietline.rx_context` selects it. Linux had this switch
     /// for the prequeue. Set it to compare both contexts without a change of the mode.
@@ -361,15 +361,15 @@ host_rows! {
     /// lists. Raise it for bulk traffic without superframes.
     gro_normal_batch: u32 = 8, Number 1..=INT_MAX, Tune, "net.core.gro_normal_batch";
     /// Way in which packets leave receive offload. `immediate`: one by one, as before Linux 5.4.
-    /// `normal_only_list`: packets that were not merged in a list, superframes one by one, which
-    /// can reorder a flow. `unified_list_packets`: all in a list, a superframe counts as 1 (Linux
-    /// 5.5). `unified_list_segments`: all in a list, a superframe counts as its segments (Linux
-    /// 5.11). Change it to compare them.
+    /// `normal_only_list`: unmerged packets in a list, superframes one by one, which can reorder a
+    /// flow. `unified_list_packets`: all in a list, a superframe counts as 1 (Linux 5.5).
+    /// `unified_list_segments`: all in a list, a superframe counts as its segments (Linux 5.11).
+    /// Change it to compare them.
     gro_exit: GroExit = GroExit::UnifiedListSegments, GroExits WORDS, Lab, "net.quietline.gro_exit";
-    /// Packets that leave receive offload after a cycle of busy polling that goes on. `none`: none
-    /// before the list is full or polling ends. `rx_list_per_cycle`: the list, as in Linux.
-    /// `rx_list_and_old_gro_per_cycle`: the list, packets held since an earlier millisecond, and
-    /// everything after a cycle without a packet. Change it to compare the delays.
+    /// Packets that leave receive offload after a cycle of busy polling, if another cycle follows.
+    /// `none`: none before the list is full or polling ends. `rx_list_per_cycle`: the list, as in
+    /// Linux. `rx_list_and_old_gro_per_cycle`: the list, packets held since an earlier millisecond,
+    /// and everything after a cycle without a packet. Change it to compare the delays.
     busy_poll_flush: BusyPollFlush = BusyPollFlush::RxListAndOldGroPerCycle, BusyPollFlushes WORDS, Lab, "net.quietline.busy_poll_flush";
     /// Number of packets that a core receives from its devices in one turn (one pass of its softirq
     /// work) before it runs timers and deferred work; the last poll may exceed it. Raise it if
