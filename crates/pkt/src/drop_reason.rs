@@ -119,6 +119,8 @@ drop_reasons! {
     ListenOverflow "LISTEN_OVERFLOW" "The accept queue of the listener is full."
     SynQueueFull "SYN_QUEUE_FULL" "The SYN queue of the listener is full."
     SourceLimit "SOURCE_LIMIT" "The source address has reached the listener's limit of connections per source address."
+    FlowPendingFull "FLOW_PENDING_FULL" "The device has `max_pending` intercepted connections that are not established yet."
+    FlowSourceLimit "FLOW_SOURCE_LIMIT" "The source address has `max_pending_per_source` intercepted connections that are not established yet."
     SocketBacklog "SOCKET_BACKLOG" "The backlog of an owned socket is full."
     SocketRcvBuff "SOCKET_RCVBUFF" "The receive buffer of the socket is full."
     SocketClosed "SOCKET_CLOSE" "The socket was closed while the packet was queued on it."

@@ -18,7 +18,7 @@ use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, TxChecksum, Verdict};
 use sync::epoch::Section;
 use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
-use super::{group_query, ndp_input};
+use super::{group_query, intercept, ndp_input};
 use crate::{
     base::{
         counters::Counter,
@@ -40,7 +40,7 @@ use crate::{
         ndp, strip,
         udp::UDP_HEADER_LEN,
     },
-    route::{exception::plateau_below, fib::MTU_MIN_V6},
+    route::{exception::plateau_below, fib::MTU_MIN_V6, router::Destination},
     socket::{
         RouterAdvice,
         datagram::{ErrorOrigin, QueuedError, SocketKind, report::kind_of},
@@ -80,6 +80,10 @@ pub(super) fn input<const V4: bool>(
     let kind = packet.linear()[0];
     if let Some(counter) = in_counter::<V4>(kind) {
         rx.cx.count(counter, 1);
+    }
+    let device = DeviceIndex(packet.meta().rx_device);
+    if intercept::is_foreign(rx, device, header.dst, &packet) && !message.is_error() {
+        return Verdict::Drop(DropReason::IpForwardingOff, packet);
     }
     match message {
         IcmpMessage::EchoRequest { .. } => echo_reply::<V4>(rx, header, packet),
@@ -566,11 +570,12 @@ pub(super) fn send_error<const V4: bool>(
     message: IcmpMessage,
     packet: &Packet,
 ) {
-    report_to_sender::<V4>(rx.net, rx.cx, rx.rcu, header, message, packet);
+    let _sent = report_to_sender::<V4>(rx.net, rx.cx, rx.rcu, header, message, packet);
 }
 
 /// Sends an error to the sender of `packet`, which still has its IP header, unless the rules of
-/// `may_answer_with_error` or the rate limits forbid the error. Linux: `icmp_send`.
+/// `may_answer_with_error` or the rate limits forbid the error. Returns whether the error was sent.
+/// Linux: `icmp_send`.
 pub(super) fn report_to_sender<const V4: bool>(
     net: &Net,
     cx: &mut Cx,
@@ -578,22 +583,25 @@ pub(super) fn report_to_sender<const V4: bool>(
     header: &IpHeader,
     message: IcmpMessage,
     packet: &Packet,
-) {
+) -> bool {
     let header_len = usize::from(header.header_len);
     let payload = packet.linear().get(header_len..).unwrap_or_default();
     let link = packet.meta().pkt_type;
-    let is_ours = V4 || net.is_local(cx, header.dst);
+    let device = DeviceIndex(packet.meta().rx_device);
+    let by = intercept::answers_by(net, cx, device, header.dst);
+    let is_ours = V4 || by.is_some() || net.is_local(cx, header.dst);
     if !is_ours || !may_answer_with_error::<V4>(header, link, payload) {
-        return;
+        return false;
     }
     let header_bytes = message.header_bytes::<V4>();
     if !may_send::<V4>(net, cx, header_bytes[0], header.src) {
-        return;
+        return false;
     }
     let source = Some(header.dst);
-    let remote = scoped(header.src, 0, DeviceIndex(packet.meta().rx_device));
+    let remote = Destination::of_answer(scoped(header.src, 0, device), by);
     let Ok(dst) = net.reply_dst(cx, remote, source, None, CoreId(0), rcu) else {
-        return cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
+        cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
+        return false;
     };
     let mut bytes = [0; ICMP_HEADER_LEN + quote_bytes_max::<false>()];
     bytes[..ICMP_HEADER_LEN].copy_from_slice(&header_bytes);
@@ -609,8 +617,10 @@ pub(super) fn report_to_sender<const V4: bool>(
     bytes[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.finish().to_be_bytes());
     let Some(error) = cx.pool.alloc_from(bytes) else {
         cx.count(Counter::IpOutDiscards.of::<V4>(), 1);
-        return cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
+        cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
+        return false;
     };
     count_sent::<V4>(cx, bytes[0]);
     send::<V4>(net, cx, &dst, header.dst, header.src, error);
+    true
 }

@@ -10,7 +10,7 @@
 //! `dst_check`, `ip_rt_update_pmtu`.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
     ops::Deref,
     sync::Arc,
 };
@@ -220,9 +220,18 @@ pub(crate) struct Destination {
     /// Device on whose link the address is valid: the scope of a link-local IPv6 address
     /// (RFC 4007). `None` for any other address, and for a link-local address of unknown scope.
     pub(crate) device: Option<DeviceIndex>,
+    /// Device by which the packets leave, whatever the routes say, and from whatever source: the
+    /// device that has brought an intercepted flow (`socket::flows`).
+    pub(crate) by: Option<DeviceIndex>,
 }
 
 impl Destination {
+    /// Returns the destination of answers to `remote`. `by` is the device that has brought the
+    /// flow, if the flow was intercepted.
+    pub(crate) fn of_answer(remote: SocketAddr, by: Option<DeviceIndex>) -> Self {
+        Self { by, ..Self::from(remote) }
+    }
+
     fn lookup_in(self, fib: &Fib) -> Option<Found<'_>> {
         match self.device {
             Some(device) => fib.lookup_on(device, self.ip),
@@ -234,7 +243,7 @@ impl Destination {
 impl From<IpAddr> for Destination {
     #[inline]
     fn from(ip: IpAddr) -> Self {
-        Self { ip, device: None }
+        Self { ip, device: None, by: None }
     }
 }
 
@@ -248,7 +257,7 @@ impl From<SocketAddr> for Destination {
             }
             _ => None,
         };
-        Self { ip: end.ip(), device }
+        Self { ip: end.ip(), device, by: None }
     }
 }
 
@@ -291,6 +300,14 @@ fn group_mac(hop: &Hop) -> Option<MacAddr> {
 fn initial_source(kind: RouteKind, remote: IpAddr) -> Option<IpAddr> {
     let is_limited = remote == IpAddr::V4(Ipv4Addr::BROADCAST);
     (kind == RouteKind::Broadcast && is_limited).then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}
+
+/// Returns the unspecified address of the family of `ip`.
+const fn unspecified(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
 }
 
 /// Returns the source address for packets of a route of this kind to `remote` that leave through
@@ -532,6 +549,9 @@ impl Router {
         group: impl FnOnce(&Fib, &Route) -> Result<DeviceIndex, Errno>,
     ) -> Result<Hop, Errno> {
         let remote = destination.ip;
+        // The source of an answer to an intercepted flow is the destination of the flow, which is
+        // no address of this host. Flows to many destinations share one route entry.
+        let source = source.filter(|_| destination.by.is_none());
         self.check_ends(cx, source, remote)?;
         // The generation is read before the table. If the routes change in between, the entry
         // carries the old generation and counts as stale. In the other order, an outdated entry
@@ -540,12 +560,22 @@ impl Router {
         let reader = cx.reader();
         let rcu = reader.pin();
         let fib = self.fib(&rcu);
-        let route = destination.lookup_in(fib).ok_or(Errno::ENETUNREACH)?;
+        let on_link;
+        let route = match destination.by {
+            None => destination.lookup_in(fib).ok_or(Errno::ENETUNREACH)?.route,
+            Some(device) => match fib.lookup_by(device, remote) {
+                Some(route) => route,
+                None => {
+                    on_link = Route::on_link(device);
+                    &on_link
+                }
+            },
+        };
         let next = route.next_hop(|| self.multipath_hash(cx, remote, source, flow));
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
             RouteKind::Unicast => next.device,
-            RouteKind::Broadcast | RouteKind::Multicast => group(fib, &route)?,
+            RouteKind::Broadcast | RouteKind::Multicast => group(fib, route)?,
             RouteKind::Blackhole => return Err(Errno::EINVAL),
             RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
             RouteKind::Prohibit => return Err(Errno::EACCES),
@@ -555,7 +585,11 @@ impl Router {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
             // Among the IPv6 addresses of a device, the destination selects (RFC 6724 §5).
-            (None, kind) => select_source(cx, fib, index, kind, remote)?,
+            (None, kind) => match select_source(cx, fib, index, kind, remote) {
+                // An intercepting device may have no address.
+                Err(_) if destination.by.is_some() => unspecified(remote),
+                source => source?,
+            },
         };
         // RFC 1122 §3.2.1.3 (g): a loopback address must not appear outside the host.
         if source.is_loopback() && index != LOOPBACK {

@@ -28,7 +28,12 @@ use tcp::FourTuple;
 use zerocopy::FromZeros;
 
 use crate::{
-    base::{errno::Errno, ids::CoreId, secrets::HashKey},
+    base::{
+        errno::Errno,
+        ids::{CoreId, DeviceIndex},
+        secrets::HashKey,
+    },
+    route::router::Destination,
     socket::{Connection, Listener, RequestSocket, TimeWaitSocket, family::Family},
 };
 
@@ -52,6 +57,16 @@ pub(crate) struct FlowName {
     pub(crate) hash: u32,
     /// Core of the flow, which runs its timers and sends its packets.
     pub(crate) core: CoreId,
+    /// Device that has brought an intercepted flow, and by which the answers leave; `None` for a
+    /// flow of the host's own addresses (`socket::flows`).
+    pub(crate) via: Option<DeviceIndex>,
+}
+
+impl FlowName {
+    /// Returns the destination of packets to the peer.
+    pub(crate) fn peer(&self) -> Destination {
+        Destination::of_answer(self.tuple.remote, self.via)
+    }
 }
 
 /// Flags that decide with which other sockets a socket shares its local port.
@@ -184,7 +199,7 @@ impl Demux {
     /// Replaces the entry of the same four-tuple: request → stream, stream → TIME-WAIT.
     pub(crate) fn replace(&self, hash: u32, tuple: FourTuple, entry: Entry) {
         // A TIME-WAIT socket inherits the port from its stream.
-        if matches!(entry, Entry::Stream(_)) {
+        if matches!(entry, Entry::Stream(_)) && entry.owns_port() {
             self.owner_added(tuple.local.port());
         }
         self.established.insert_or_replace(hash, tuple, entry);
@@ -346,9 +361,21 @@ impl Demux {
 }
 
 impl Entry {
+    /// Returns the device of an intercepted flow.
+    pub(crate) fn via(&self) -> Option<DeviceIndex> {
+        match self {
+            Self::Stream(socket) => socket.via(),
+            Self::TimeWait(time_wait) => time_wait.via(),
+            Self::Request(request) => request.via(),
+        }
+    }
+
     /// Returns the sharing flags of its local port; `None` for a request, whose port belongs to its
-    /// listener.
+    /// listener, and for an intercepted flow, whose address is that of another host.
     fn bind_flags(&self) -> Option<BindFlags> {
+        if self.via().is_some() {
+            return None;
+        }
         match self {
             Self::Stream(socket) => Some(socket.bind_flags()),
             Self::TimeWait(time_wait) => Some(time_wait.bind_flags()),
@@ -356,8 +383,8 @@ impl Entry {
         }
     }
 
-    const fn owns_port(&self) -> bool {
-        !matches!(self, Self::Request(_))
+    fn owns_port(&self) -> bool {
+        !matches!(self, Self::Request(_)) && self.via().is_none()
     }
 }
 
