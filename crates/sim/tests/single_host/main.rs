@@ -18,6 +18,8 @@ mod core;
 #[cfg(test)]
 mod fast_open;
 #[cfg(test)]
+mod flows;
+#[cfg(test)]
 mod fragments;
 #[cfg(test)]
 mod icmp;

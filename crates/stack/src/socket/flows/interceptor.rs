@@ -16,7 +16,6 @@ use super::{
 };
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
-    cx::Cx,
     socket::{
         RequestSocket,
         demux::FlowName,
