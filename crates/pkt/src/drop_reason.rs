@@ -121,6 +121,8 @@ drop_reasons! {
     SourceLimit "SOURCE_LIMIT" "The source address has reached the listener's limit of connections per source address."
     FlowPendingFull "FLOW_PENDING_FULL" "The device has `max_pending` intercepted connections that are not established yet."
     FlowSourceLimit "FLOW_SOURCE_LIMIT" "The source address has `max_pending_per_source` intercepted connections that are not established yet."
+    FlowQueueFull "FLOW_QUEUE_FULL" "Newer packets of intercepted flows fill the queue: that of the UDP session, or that of echo requests and other protocols."
+    FlowIgnored "FLOW_IGNORED" "The application did not answer the echo request, or packet of another protocol, of an intercepted flow."
     SocketBacklog "SOCKET_BACKLOG" "The backlog of an owned socket is full."
     SocketRcvBuff "SOCKET_RCVBUFF" "The receive buffer of the socket is full."
     SocketClosed "SOCKET_CLOSE" "The socket was closed while the packet was queued on it."

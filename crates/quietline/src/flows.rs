@@ -22,9 +22,13 @@ use crate::{
     wait::{Wait, wait_until},
 };
 
+pub use packet::{EchoRequest, OtherPacket};
 pub use request::TcpRequest;
+pub use session::UdpSession;
 
+mod packet;
 mod request;
+mod session;
 
 /// An intercepted flow that is new.
 #[derive(Debug)]
@@ -32,6 +36,12 @@ mod request;
 pub enum Flow {
     /// A TCP connection whose SYN is not answered yet.
     Tcp(TcpRequest),
+    /// The datagrams of a client that has no session yet.
+    Udp(UdpSession),
+    /// An echo request (ping).
+    Echo(EchoRequest),
+    /// A packet of another protocol.
+    Other(OtherPacket),
 }
 
 /// The new flows of all devices that intercept
@@ -133,6 +143,9 @@ impl Flow {
         use stack::socket::flows::NewFlow;
         match flow {
             NewFlow::Tcp(request) => Self::Tcp(TcpRequest::new(stack.clone(), request)),
+            NewFlow::Udp(session) => Self::Udp(UdpSession::new(stack.clone(), session)),
+            NewFlow::Echo(packet) => Self::Echo(EchoRequest::new(stack.clone(), packet)),
+            NewFlow::Other(packet) => Self::Other(OtherPacket::new(stack.clone(), packet)),
         }
     }
 }

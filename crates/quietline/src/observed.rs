@@ -10,7 +10,7 @@ use std::{
 
 use stack::{
     Readiness,
-    socket::{Connection, DatagramSocket, Listener, RequestSocket, flows::FlowQueue},
+    socket::{Connection, DatagramSocket, Listener, RequestSocket, flows::{FlowQueue, UdpSession}},
 };
 use sync::{Watch, WatchKey, Watchers};
 
@@ -100,7 +100,7 @@ macro_rules! observed {
     )*};
 }
 
-observed!(Listener, FlowQueue, RequestSocket);
+observed!(Listener, FlowQueue, RequestSocket, UdpSession);
 
 /// Returns the readiness of the socket if it includes a part of `interest`, an error or the end.
 /// Otherwise registers the waker of `task`, in place of the last one with the same key.

@@ -71,7 +71,7 @@ mod tests;
 
 /// A socket that a [`Poller`] can watch: [`TcpStream`](crate::TcpStream),
 /// [`TcpListener`](crate::TcpListener), [`UdpSocket`](crate::UdpSocket), and the intercepted
-/// [`Flows`](crate::Flows) with their [`TcpRequest`](crate::TcpRequest).
+/// [`Flows`](crate::Flows) with their [`TcpRequest`](crate::TcpRequest) and [`UdpSession`](crate::UdpSession).
 pub trait Source: sealed::Sealed {}
 
 mod sealed {
@@ -109,7 +109,8 @@ sources!(
     crate::TcpListener,
     crate::UdpSocket,
     crate::Flows,
-    crate::TcpRequest
+    crate::TcpRequest,
+    crate::UdpSession
 );
 
 /// Waits for events of many sockets. Any thread may use it; each event goes to one of the threads

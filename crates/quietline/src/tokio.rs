@@ -44,7 +44,7 @@ use sync::WatchKey;
 
 use crate::observed::Observed;
 
-pub use flows::{Flow, Flows, TcpRequest};
+pub use flows::{Flow, Flows, TcpRequest, UdpSession};
 pub use listener::TcpListener;
 pub use relay::{Plain, RelayEnd, relay};
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};

@@ -1,4 +1,4 @@
-//! `Flows` and `TcpRequest` of the feature `tokio`.
+//! `Flows`, `TcpRequest` and `UdpSession` of the feature `tokio`.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use stack::{Readiness, base::ids::DeviceIndex};
 use sync::WatchKey;
 
 use super::{TcpStream, poll_io, wait_io};
-use crate::handle::Stack;
+use crate::{EchoRequest, OtherPacket, handle::Stack};
 
 /// An intercepted flow that is new, as [`Flow`](crate::Flow).
 #[derive(Debug)]
@@ -18,6 +18,12 @@ use crate::handle::Stack;
 pub enum Flow {
     /// A TCP connection whose SYN is not answered yet.
     Tcp(TcpRequest),
+    /// The datagrams of a client that has no session yet.
+    Udp(UdpSession),
+    /// An echo request (ping).
+    Echo(EchoRequest),
+    /// A packet of another protocol.
+    Other(OtherPacket),
 }
 
 /// The new flows of all devices that intercept, as [`Flows`](crate::Flows). Several tasks may take
@@ -57,6 +63,9 @@ impl Flows {
     pub fn try_next(&self) -> io::Result<Flow> {
         Ok(match self.inner.try_next()? {
             crate::Flow::Tcp(request) => Flow::Tcp(TcpRequest { inner: request }),
+            crate::Flow::Udp(session) => Flow::Udp(UdpSession { inner: session }),
+            crate::Flow::Echo(request) => Flow::Echo(request),
+            crate::Flow::Other(packet) => Flow::Other(packet),
         })
     }
 }
@@ -126,6 +135,51 @@ impl TcpRequest {
     /// Returns the blocking form.
     #[must_use]
     pub fn into_blocking(self) -> crate::TcpRequest {
+        self.inner
+    }
+}
+
+/// The datagrams of one client to any destination, as [`UdpSession`](crate::UdpSession). Clones
+/// share the session.
+#[derive(Clone, Debug)]
+pub struct UdpSession {
+    inner: crate::UdpSession,
+}
+
+impl UdpSession {
+    /// Returns the address and port of the client.
+    #[must_use]
+    pub fn source(&self) -> SocketAddr {
+        self.inner.source()
+    }
+
+    /// Returns the device that has brought the first datagram.
+    #[must_use]
+    pub fn device(&self) -> DeviceIndex {
+        self.inner.device()
+    }
+
+    /// Receives a datagram, and waits for one. Returns the number of bytes in `buf` and the
+    /// destination to which the client has sent it. A future that is dropped takes no datagram.
+    ///
+    /// # Errors
+    /// As [`UdpSession::recv`](crate::UdpSession::recv).
+    pub async fn recv(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let socket = &**self.inner.socket();
+        wait_io(socket, Readiness::READ, || self.inner.try_recv(buf)).await
+    }
+
+    /// Sends a datagram to the client, with the source `from`. Never waits.
+    ///
+    /// # Errors
+    /// As [`UdpSession::send`](crate::UdpSession::send).
+    pub fn send(&self, payload: &[u8], from: SocketAddr) -> io::Result<usize> {
+        self.inner.send(payload, from)
+    }
+
+    /// Returns the blocking form.
+    #[must_use]
+    pub fn into_blocking(self) -> crate::UdpSession {
         self.inner
     }
 }

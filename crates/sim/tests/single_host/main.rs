@@ -20,6 +20,8 @@ mod fast_open;
 #[cfg(test)]
 mod flows;
 #[cfg(test)]
+mod flows_udp;
+#[cfg(test)]
 mod fragments;
 #[cfg(test)]
 mod icmp;

@@ -122,7 +122,7 @@ impl Host {
                 time_waits: AtomicUsize::new(0),
                 orphans: AtomicUsize::new(0),
                 down: Shutdown::default(),
-                flows: Interception::new(config.intercepts),
+                flows: Interception::new(&memory.rcu, config.intercepts),
                 claims: Claims::default(),
                 fragments_v4: Mutex::default(),
                 fragments_v6: Mutex::default(),

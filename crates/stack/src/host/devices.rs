@@ -199,6 +199,7 @@ impl Host {
         for listener in listeners {
             listener.lose_address(self, cx);
         }
+        self.flows().device_gone(self, cx, gone);
         for entry in entries {
             match entry {
                 Entry::Stream(socket) => socket.lose_address(self, cx),

@@ -83,7 +83,11 @@ pub(super) fn input<const V4: bool>(
     }
     let device = DeviceIndex(packet.meta().rx_device);
     if intercept::is_foreign(rx, device, header.dst, &packet) && !message.is_error() {
-        return Verdict::Drop(DropReason::IpForwardingOff, packet);
+        return match message {
+            IcmpMessage::EchoRequest { .. } => intercept::echo(rx, header, packet),
+            // Advice and questions of other hosts do not concern this one.
+            _ => Verdict::Drop(DropReason::IpForwardingOff, packet),
+        };
     }
     match message {
         IcmpMessage::EchoRequest { .. } => echo_reply::<V4>(rx, header, packet),
@@ -118,11 +122,11 @@ fn check_message<const V4: bool>(
     IcmpMessage::parse::<V4>(packet.linear())
 }
 
-/// Converts the request to the reply and sends the reply.
+/// Answers an echo request to this host, unless the settings forbid it.
 fn echo_reply<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     header: &IpHeader,
-    mut packet: Packet,
+    packet: Packet,
 ) -> Verdict {
     let (net, cx, rcu) = (rx.net, &mut *rx.cx, rx.rcu);
     let to_us_alone = packet.meta().pkt_type == PacketType::Host && net.is_local(cx, header.dst);
@@ -138,18 +142,33 @@ fn echo_reply<const V4: bool>(
     if !V4 && header.src.is_unspecified() {
         return Verdict::Drop(DropReason::IpSourceInvalid, packet);
     }
+    let source = to_us_alone.then_some(header.dst);
+    answer_echo::<V4>(net, cx, rcu, header, source, packet)
+}
+
+/// Converts an echo request, whose IP header was removed, to its reply and sends the reply. It
+/// comes from `source`, or from the address that the route selects.
+pub(super) fn answer_echo<const V4: bool>(
+    net: &Net,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    header: &IpHeader,
+    source: Option<IpAddr>,
+    mut packet: Packet,
+) -> Verdict {
     let [kind, ..] = IcmpMessage::EchoReply { id: 0, seq: 0 }.header_bytes::<V4>();
     if !may_send::<V4>(net, cx, kind, header.src) {
         return Verdict::Drop(DropReason::IcmpRateLimit, packet);
     }
-    let source = to_us_alone.then_some(header.dst);
-    let remote = scoped(header.src, 0, DeviceIndex(packet.meta().rx_device));
+    let device = DeviceIndex(packet.meta().rx_device);
+    let by = intercept::answers_by(net, cx, device, header.dst).filter(|_| source.is_some());
+    let remote = Destination::of_answer(scoped(header.src, 0, device), by);
     let Ok(dst) = net.reply_dst(cx, remote, source, None, CoreId(0), rcu) else {
         cx.count(Counter::IpOutNoRoutes.of::<V4>(), 1);
         cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
         return Verdict::Drop(DropReason::IpNoRoute, packet);
     };
-    let source = dst.cold().source;
+    let source = source.unwrap_or_else(|| dst.cold().source);
     if V4 {
         // Only the type and the addresses change, so the checksum is updated incrementally
         // (RFC 1624).

@@ -1,5 +1,5 @@
-//! Packets for foreign addresses that a device brings and intercepts, and the errors with which the
-//! application refuses their flows.
+//! Packets for foreign addresses that a device brings and intercepts, and the answers that the
+//! application gives to them by ICMP.
 //!
 //! Above: `ip_input`, which asks whether a packet is intercepted; crate `quietline`. Below:
 //! `socket::flows`, `icmp_input`.
@@ -7,18 +7,24 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use pkt::{Packet, PacketType};
+use pkt::{DropReason, Packet, PacketType, Verdict};
 
-use super::icmp_input;
+use super::{icmp_input, udp_input};
 use crate::{
-    base::ids::DeviceIndex,
+    base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     header::{
         icmp::{IcmpMessage, Unreachable},
         ip::{self, Fragment, IpHeader, protocol},
+        strip,
     },
     route::fib::Route,
-    socket::{RequestSocket, net::Net, rx::Rx},
+    socket::{
+        RequestSocket,
+        flows::{FlowPacket, NewFlow},
+        net::Net,
+        rx::Rx,
+    },
     transmit::dst::RouteKind,
 };
 
@@ -85,6 +91,76 @@ pub(super) fn anywhere<const V4: bool>() -> IpNet {
     IpNet::new_assert(any, 0)
 }
 
+/// Takes a packet for a foreign address that is neither TCP nor ICMP.
+#[cold]
+pub(super) fn foreign<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    header: &IpHeader,
+    packet: Packet,
+) -> Verdict {
+    rx.cx.count(Counter::IpInDelivers.of::<V4>(), 1);
+    if header.protocol == protocol::UDP {
+        return udp_input::foreign::<V4>(rx, header, packet);
+    }
+    rx.net.flows().hand_over(rx.cx, NewFlow::Other(FlowPacket { header: *header, packet }));
+    Verdict::Consumed
+}
+
+/// Takes an echo request for a foreign address, whose IP header was removed.
+#[cold]
+pub(super) fn echo(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -> Verdict {
+    packet.push(usize::from(header.header_len));
+    rx.net.flows().hand_over(rx.cx, NewFlow::Echo(FlowPacket { header: *header, packet }));
+    Verdict::Consumed
+}
+
+/// Answers an echo request in the place of its destination. The rate limits of ICMP apply.
+pub fn answer_echo(net: &Net, cx: &mut Cx, request: FlowPacket) {
+    let FlowPacket { header, mut packet } = request;
+    let entered = cx.enter(net);
+    strip(&mut packet, usize::from(header.header_len));
+    let reader = cx.reader();
+    let rcu = reader.pin();
+    let source = Some(header.dst);
+    let verdict = match header.dst {
+        IpAddr::V4(_) => icmp_input::answer_echo::<true>(net, cx, &rcu, &header, source, packet),
+        IpAddr::V6(_) => icmp_input::answer_echo::<false>(net, cx, &rcu, &header, source, packet),
+    };
+    if let Verdict::Drop(reason, packet) = verdict {
+        cx.drop_packet(reason, packet);
+    }
+    cx.do_softirq();
+    cx.leave(entered);
+}
+
+/// Reports to the sender of a packet that its destination is unreachable, unless the rules or rate
+/// limits of ICMP forbid it.
+pub fn reject(net: &Net, cx: &mut Cx, request: FlowPacket, why: Unreachable) {
+    let FlowPacket { header, packet } = request;
+    let entered = cx.enter(net);
+    let reader = cx.reader();
+    let rcu = reader.pin();
+    let message = IcmpMessage::Unreachable(why);
+    let _sent = match header.dst {
+        IpAddr::V4(_) => {
+            icmp_input::report_to_sender::<true>(net, cx, &rcu, &header, message, &packet)
+        }
+        IpAddr::V6(_) => {
+            icmp_input::report_to_sender::<false>(net, cx, &rcu, &header, message, &packet)
+        }
+    };
+    cx.drop_packet(DropReason::IpNoProtocol, packet);
+    cx.do_softirq();
+    cx.leave(entered);
+}
+
+/// Drops a packet that the application does not answer.
+pub fn ignore(net: &Net, cx: &mut Cx, request: FlowPacket) {
+    let entered = cx.enter(net);
+    cx.drop_packet(DropReason::FlowIgnored, request.packet);
+    cx.leave(entered);
+}
+
 /// Refuses an intercepted connection with an ICMP error about its SYN. If the SYN was answered, or
 /// the rate limit of ICMP forbids the error, the client gets a reset: with neither it would repeat
 /// the SYN for a minute.
@@ -141,7 +217,7 @@ fn report<const V4: bool>(
         return false;
     };
     quoted.meta_mut().rx_device = request.via().map_or(0, |device| device.0);
-    cx.count(crate::base::counters::Counter::FlowRefused, 1);
+    cx.count(Counter::FlowRefused, 1);
     let reader = cx.reader();
     let rcu = reader.pin();
     let message = IcmpMessage::Unreachable(why);

@@ -534,7 +534,7 @@ pub(super) fn deliver<const V4: bool>(
         && !is_icmp
         && intercept::is_foreign(rx, device, header.dst, &packet)
     {
-        return Verdict::Drop(DropReason::IpForwardingOff, packet);
+        return intercept::foreign::<V4>(rx, header, packet);
     }
     match header.protocol {
         protocol::TCP => {

@@ -22,19 +22,26 @@
 
 use std::sync::Arc;
 
+use sync::epoch::Domain;
+
 use crate::{
-    base::ids::DeviceIndex,
+    base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
     socket::{flows::interceptor::Interceptor, net::Net},
 };
 
 pub use config::Intercept;
+pub use packet::FlowPacket;
 pub use queue::{FlowQueue, NewFlow};
+pub use session::UdpSession;
 
 mod config;
 pub(crate) mod held;
 pub(crate) mod interceptor;
+mod packet;
 mod queue;
+mod session;
+mod sessions;
 
 /// Interception of a host.
 #[derive(Debug)]
@@ -46,13 +53,13 @@ pub(crate) struct Interception {
 
 impl Interception {
     /// Makes the interceptors of `devices`, which are indices of devices besides loopback.
-    pub(crate) fn new(devices: Vec<(DeviceIndex, Intercept)>) -> Self {
+    pub(crate) fn new(rcu: &Domain, devices: Vec<(DeviceIndex, Intercept)>) -> Self {
         let queue = Arc::new(FlowQueue::new());
         let count = devices.iter().map(|(device, _)| device.position() + 1).max().unwrap_or(0);
         let mut by_device: Vec<_> = (0..count).map(|_| None).collect();
         for (device, config) in devices {
             by_device[device.position()] =
-                Some(Arc::new(Interceptor::new(device, config, Arc::clone(&queue))));
+                Some(Arc::new(Interceptor::new(rcu, device, config, Arc::clone(&queue))));
         }
         Self { by_device: by_device.into(), queue }
     }
@@ -61,21 +68,47 @@ impl Interception {
     /// flows any more.
     #[inline]
     pub(crate) fn of(&self, device: DeviceIndex) -> Option<&Arc<Interceptor>> {
-        let interceptor = self.by_device.get(device.position())?.as_ref()?;
+        let interceptor = self.interceptor(device)?;
         self.queue.is_open().then_some(interceptor)
     }
 
-    /// Returns whether a device has an interceptor, also if no application takes flows any more.
+    /// Returns the interceptor of a device, also if no application takes flows any more.
+    #[inline]
+    pub(crate) fn interceptor(&self, device: DeviceIndex) -> Option<&Arc<Interceptor>> {
+        self.by_device.get(device.position())?.as_ref()
+    }
+
+    /// Returns whether a device has an interceptor.
     #[inline]
     pub(crate) fn intercepts(&self, device: DeviceIndex) -> bool {
-        self.by_device.get(device.position()).is_some_and(|interceptor| interceptor.is_some())
+        self.interceptor(device).is_some()
+    }
+
+    /// Ends the UDP sessions of a device that was removed. Its connections are in the table.
+    pub(crate) fn device_gone(&self, net: &Net, cx: &mut Cx, device: DeviceIndex) {
+        if let Some(interceptor) = self.interceptor(device) {
+            interceptor.sessions().close(net, cx);
+        }
+    }
+
+    /// Softirq: ends the UDP sessions of a device that have expired.
+    pub(crate) fn on_sessions_timer(&self, net: &Net, cx: &mut Cx, device: DeviceIndex) {
+        if let Some(interceptor) = self.interceptor(device) {
+            let expired = interceptor.sessions().expire(net, cx);
+            cx.count(Counter::FlowSessionsExpired, expired as u64);
+        }
+    }
+
+    /// Softirq: hands an echo request, or a packet of another protocol, to the application.
+    pub(crate) fn hand_over(&self, cx: &mut Cx, flow: NewFlow) {
+        self.queue.push_packet(cx, flow);
     }
 
     /// Refuses all flows, now and from here on, because the host shuts down.
     pub(crate) fn shut_down(&self, net: &Net, cx: &mut Cx) {
         self.queue.shut_down(net, cx);
         for interceptor in self.by_device.iter().flatten() {
-            interceptor.shut_down(net);
+            interceptor.shut_down(net, cx);
         }
     }
 
@@ -101,5 +134,11 @@ impl Net {
     #[must_use]
     pub fn flows_pending(&self) -> usize {
         self.flows.by_device.iter().flatten().map(|interceptor| interceptor.pending().len()).sum()
+    }
+
+    /// Returns the number of UDP sessions of intercepting devices.
+    #[must_use]
+    pub fn flow_sessions(&self) -> usize {
+        self.flows.by_device.iter().flatten().map(|interceptor| interceptor.sessions().len()).sum()
     }
 }

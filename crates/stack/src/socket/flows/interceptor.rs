@@ -1,21 +1,26 @@
-//! The interceptor of one device: what becomes of the first segment of a connection.
+//! The interceptor of one device: what becomes of the first segment of a connection, and of
+//! datagrams.
 //!
-//! Above: `receive::tcp_input`. RFC 9293 §3.10.7.2, for a listener of every address and port that
+//! Above: `receive::tcp_input`, `receive::udp_input`. RFC 9293 §3.10.7.2, for a listener of every address and port that
 //! leaves the answer to the application. Differs from a listener: there are no SYN cookies and no
 //! Fast Open, because both answer before the application has decided; a reset or a late segment of
 //! a client that has given up is dropped.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use pkt::{DropReason, Packet};
+use sync::epoch::Domain;
 use tcp::{Flags, FourTuple, OpenParams, Request, SegmentHeader, SeqNum};
 
 use super::{
     config::Intercept,
     queue::{FlowQueue, NewFlow},
+    session::UdpSession,
+    sessions::Sessions,
 };
 use crate::{
-    base::{counters::Counter, ids::DeviceIndex},
+    base::{counters::Counter, errno::Errno, ids::DeviceIndex},
+    cx::Cx,
     socket::{
         RequestSocket,
         demux::FlowName,
@@ -34,13 +39,24 @@ pub(crate) struct Interceptor {
     pending: SynQueue,
     /// Their number by source address.
     sources: Arc<SourceLimit>,
+    sessions: Sessions,
     queue: Arc<FlowQueue>,
 }
 
 impl Interceptor {
-    pub(super) fn new(device: DeviceIndex, config: Intercept, queue: Arc<FlowQueue>) -> Self {
+    pub(super) fn new(
+        rcu: &Domain,
+        device: DeviceIndex,
+        config: Intercept,
+        queue: Arc<FlowQueue>,
+    ) -> Self {
         let sources = SourceLimit::new(config.max_pending_per_source);
-        Self { device, config, pending: SynQueue::new(), sources, queue }
+        let sessions = Sessions::new(rcu, device);
+        Self { device, config, pending: SynQueue::new(), sources, sessions, queue }
+    }
+
+    pub(super) const fn sessions(&self) -> &Sessions {
+        &self.sessions
     }
 
     pub(in crate::socket) const fn pending(&self) -> &SynQueue {
@@ -113,15 +129,59 @@ impl Interceptor {
         };
         cx.count(Counter::FlowRequests, 1);
         cx.pool.free(packet);
-        if let Err(NewFlow::Tcp(request)) = self.queue.push(cx, NewFlow::Tcp(socket)) {
+        if let Err(flow) = self.queue.push(cx, NewFlow::Tcp(socket)) {
             // The last handle was dropped since the interceptor was found.
-            request.refuse(net, cx);
+            flow.refuse(net, cx);
         }
         Ok(())
     }
 
-    /// Ends all requests, because the host shuts down.
-    pub(super) fn shut_down(&self, net: &Net) {
+    /// Softirq: queues a datagram of `source` to `port`, whose headers were removed, at its
+    /// session, which is made if necessary.
+    pub(crate) fn datagram(
+        &self,
+        rx: &mut Rx<'_, '_>,
+        source: SocketAddr,
+        port: u16,
+        packet: Packet,
+    ) {
+        let (net, cx, rcu) = (rx.net, &mut *rx.cx, rx.rcu);
+        let (now, timeout) = (cx.now, self.config.timeout_of(port));
+        let mut packet = packet;
+        if let Some(session) = self.sessions.find(net, source, rcu) {
+            session.touch(now, timeout);
+            match session.deliver(cx, packet) {
+                Ok(()) => return,
+                // It ends at this moment.
+                Err(refused) => packet = refused,
+            }
+        }
+        let core = net.core_for(cx, packet.meta().flow_hash);
+        let serial = self.sessions.next_serial();
+        let session =
+            UdpSession::new(self.device, source, core, self.config.session_bytes, serial);
+        session.touch(now, timeout);
+        let Ok(evicted) = self.sessions.add(net, &session, self.config.max_sessions as usize)
+        else {
+            // Another core has opened one, or the host shuts down. A datagram may be lost.
+            return cx.drop_packet(DropReason::SocketClosed, packet);
+        };
+        cx.count(Counter::FlowSessions, 1);
+        cx.count(Counter::FlowSessionsEvicted, evicted.len() as u64);
+        for oldest in evicted {
+            oldest.end(cx, Errno::ECONNABORTED);
+        }
+        if let Err(packet) = session.deliver(cx, packet) {
+            return cx.drop_packet(DropReason::SocketClosed, packet);
+        }
+        if self.queue.push(cx, NewFlow::Udp(Arc::clone(&session))).is_err() {
+            session.close(net, cx);
+        }
+    }
+
+    /// Ends all requests and sessions, because the host shuts down.
+    pub(super) fn shut_down(&self, net: &Net, cx: &mut Cx) {
+        self.sessions.close(net, cx);
         for request in self.pending.close().iter().filter_map(std::sync::Weak::upgrade) {
             request.give_up(net);
         }

@@ -1,8 +1,9 @@
 //! New flows that wait for the application, of all intercepting devices of a host.
 //!
 //! Above: crate `quietline`. Below: requests, which know whether they have ended. The interceptors
-//! bound the flows; the queue also holds requests that have ended meanwhile, and removes them when
-//! they are half of it.
+//! bound the flows; the queue also holds flows that have ended meanwhile, and removes them when they
+//! are half of it. Echo requests and packets of other protocols wait in a queue of limited bytes,
+//! whose oldest packet is dropped for a new one.
 
 use std::{
     collections::VecDeque,
@@ -12,9 +13,11 @@ use std::{
     },
 };
 
+use pkt::DropReason;
 use sync::{EventCount, Watchers};
 use tcp::Readiness;
 
+use super::{packet::FlowPacket, session::UdpSession};
 use crate::{
     base::{counters::Counter, errno::Errno},
     cx::Cx,
@@ -26,6 +29,12 @@ use crate::{
 pub enum NewFlow {
     /// A TCP connection whose SYN is not answered yet.
     Tcp(Arc<RequestSocket>),
+    /// A UDP session, with its first datagram.
+    Udp(Arc<UdpSession>),
+    /// An echo request.
+    Echo(FlowPacket),
+    /// A packet of another protocol.
+    Other(FlowPacket),
 }
 
 impl NewFlow {
@@ -33,12 +42,26 @@ impl NewFlow {
     fn has_ended(&self) -> bool {
         match self {
             Self::Tcp(request) => request.is_cancelled(),
+            Self::Udp(session) => session.has_ended(),
+            Self::Echo(_) | Self::Other(_) => false,
         }
     }
 
-    fn refuse(self, net: &Net, cx: &mut Cx) {
+    /// Ends the flow, whose application does not take it.
+    pub(super) fn refuse(self, net: &Net, cx: &mut Cx) {
         match self {
             Self::Tcp(request) => request.refuse(net, cx),
+            Self::Udp(session) => session.close(net, cx),
+            Self::Echo(FlowPacket { packet, .. }) | Self::Other(FlowPacket { packet, .. }) => {
+                cx.drop_packet(DropReason::FlowIgnored, packet);
+            }
+        }
+    }
+
+    fn truesize(&self) -> u32 {
+        match self {
+            Self::Tcp(_) | Self::Udp(_) => 0,
+            Self::Echo(flow) | Self::Other(flow) => flow.packet.truesize(),
         }
     }
 }
@@ -52,6 +75,10 @@ const DOWN: u8 = 2;
 
 /// Length below which ended flows are not looked for.
 const SWEEP_MIN: usize = 64;
+
+/// Largest sum of `truesize` of the waiting packets that belong to no connection and no session:
+/// the default of a socket's receive buffer.
+const PACKET_BYTES_MAX: u32 = 212_992;
 
 /// New flows, oldest first.
 #[derive(Debug)]
@@ -67,6 +94,10 @@ pub struct FlowQueue {
 #[derive(Debug, Default)]
 struct Waiting {
     flows: VecDeque<NewFlow>,
+    /// Echo requests and packets of other protocols.
+    packets: VecDeque<NewFlow>,
+    /// Sum of their `truesize`.
+    packet_bytes: u32,
     handles: usize,
     /// Length at which ended flows are removed: the double of those that had not ended last time.
     sweep_at: usize,
@@ -141,7 +172,10 @@ impl FlowQueue {
 
     fn take_all(&self, waiting: &mut Waiting) -> VecDeque<NewFlow> {
         self.len.store(0, Ordering::Release);
-        core::mem::take(&mut waiting.flows)
+        waiting.packet_bytes = 0;
+        let mut flows = core::mem::take(&mut waiting.flows);
+        flows.append(&mut waiting.packets);
+        flows
     }
 
     /// Softirq: adds a flow; `Err` returns it once the queue is closed.
@@ -153,16 +187,49 @@ impl FlowQueue {
             }
             waiting.flows.push_back(flow);
             let ended = waiting.sweep();
-            self.len.store(waiting.flows.len(), Ordering::Release);
+            self.len.store(waiting.len(), Ordering::Release);
             ended
         };
         // Dropped outside the lock.
         drop(ended);
+        self.notify(cx);
+        Ok(())
+    }
+
+    /// Softirq: adds a packet. The oldest ones make room for it.
+    pub(super) fn push_packet(&self, cx: &mut Cx, flow: NewFlow) {
+        let mut dropped = Vec::new();
+        {
+            let mut waiting = self.lock();
+            if self.is_open() {
+                waiting.packet_bytes += flow.truesize();
+                waiting.packets.push_back(flow);
+                while waiting.packet_bytes > PACKET_BYTES_MAX
+                    && let Some(oldest) = waiting.packets.pop_front()
+                {
+                    waiting.packet_bytes -= oldest.truesize();
+                    dropped.push(oldest);
+                }
+                self.len.store(waiting.len(), Ordering::Release);
+            } else {
+                dropped.push(flow);
+            }
+        }
+        for flow in dropped {
+            if let NewFlow::Echo(FlowPacket { packet, .. })
+            | NewFlow::Other(FlowPacket { packet, .. }) = flow
+            {
+                cx.drop_packet(DropReason::FlowQueueFull, packet);
+            }
+        }
+        self.notify(cx);
+    }
+
+    fn notify(&self, cx: &Cx) {
         if self.readers.notify_one() {
             cx.count(Counter::SocketWakes, 1);
         }
         notify_watchers(&self.watchers, cx, Readiness::READ);
-        Ok(())
     }
 
     /// Takes the oldest flow that has not ended.
@@ -176,8 +243,8 @@ impl FlowQueue {
             }
             let flow = {
                 let mut waiting = self.lock();
-                let flow = waiting.flows.pop_front().ok_or(Errno::EAGAIN)?;
-                self.len.store(waiting.flows.len(), Ordering::Release);
+                let flow = waiting.pop().ok_or(Errno::EAGAIN)?;
+                self.len.store(waiting.len(), Ordering::Release);
                 flow
             };
             if !flow.has_ended() {
@@ -225,6 +292,19 @@ impl FlowQueue {
 }
 
 impl Waiting {
+    fn len(&self) -> usize {
+        self.flows.len() + self.packets.len()
+    }
+
+    fn pop(&mut self) -> Option<NewFlow> {
+        if let Some(flow) = self.flows.pop_front() {
+            return Some(flow);
+        }
+        let packet = self.packets.pop_front()?;
+        self.packet_bytes -= packet.truesize();
+        Some(packet)
+    }
+
     /// Removes the flows that have ended, if there may be many.
     fn sweep(&mut self) -> Vec<NewFlow> {
         if self.flows.len() < self.sweep_at {
