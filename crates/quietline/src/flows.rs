@@ -152,7 +152,6 @@ impl Flow {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.queue.watchers().clear();
         with_cx(|cx| self.queue.close(self.stack.host(), cx));
     }
 }

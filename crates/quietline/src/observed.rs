@@ -10,7 +10,10 @@ use std::{
 
 use stack::{
     Readiness,
-    socket::{Connection, DatagramSocket, Listener, RequestSocket, flows::{FlowQueue, UdpSession}},
+    socket::{
+        Connection, DatagramSocket, Listener, RequestSocket,
+        flows::{FlowQueue, UdpSession},
+    },
 };
 use sync::{Watch, WatchKey, Watchers};
 

@@ -71,7 +71,8 @@ mod tests;
 
 /// A socket that a [`Poller`] can watch: [`TcpStream`](crate::TcpStream),
 /// [`TcpListener`](crate::TcpListener), [`UdpSocket`](crate::UdpSocket), and the intercepted
-/// [`Flows`](crate::Flows) with their [`TcpRequest`](crate::TcpRequest) and [`UdpSession`](crate::UdpSession).
+/// [`Flows`](crate::Flows) with their [`TcpRequest`](crate::TcpRequest) and
+/// [`UdpSession`](crate::UdpSession).
 pub trait Source: sealed::Sealed {}
 
 mod sealed {

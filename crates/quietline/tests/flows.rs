@@ -1,4 +1,4 @@
-//! Intercepted flows by the calls of an application: blocking, nonblocking with a poller, and tokio.
+//! Intercepted flows by the calls of an application: blocking, with a poller, and with tokio.
 
 #[cfg(test)]
 mod tests {
@@ -166,7 +166,9 @@ mod tests {
             assert_eq!(session.recv(&mut buf).unwrap(), (5, far.parse().unwrap()));
             // Any source may answer, and datagrams may be longer than a packet.
             let third: SocketAddr = near.replace("53", "99").parse().unwrap();
-            for (from, len) in [(near.parse().unwrap(), 4), (third, 1400), (far.parse().unwrap(), 1900)] {
+            for (from, len) in
+                [(near.parse().unwrap(), 4), (third, 1400), (far.parse().unwrap(), 1900)]
+            {
                 assert_eq!(session.send(&vec![7; len], from).unwrap(), len);
                 let (received, sender) = socket.recv_from(&mut buf).unwrap();
                 assert_eq!((received, sender), (len, from));
@@ -190,7 +192,8 @@ mod tests {
         let socket = UdpSocket::bind(&client, "10.0.0.1:5000").unwrap();
         socket.send_to(b"one", "192.0.2.1:53").unwrap();
         let Flow::Udp(session) = flows.next().unwrap() else { panic!("no session") };
-        for from in ["0.0.0.0:1", "224.0.0.1:1", "127.0.0.1:1", "255.255.255.255:1", "192.0.2.1:0"] {
+        for from in ["0.0.0.0:1", "224.0.0.1:1", "127.0.0.1:1", "255.255.255.255:1", "192.0.2.1:0"]
+        {
             let error = session.send(b"", from.parse().unwrap()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{from}");
         }

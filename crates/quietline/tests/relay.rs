@@ -335,12 +335,10 @@ mod tests {
                 addresses: vec![address.parse().unwrap()],
             };
             let host = |devices, routes, intercepts| {
-                let config =
-                    HostConfig { devices, routes, intercepts, ..HostConfig::replay(1) };
+                let config = HostConfig { devices, routes, intercepts, ..HostConfig::replay(1) };
                 Host::new(&memory, config).unwrap()
             };
-            let gateway =
-                RouteSpec::via("0.0.0.0/0".parse().unwrap(), "10.0.0.2".parse().unwrap());
+            let gateway = RouteSpec::via("0.0.0.0/0".parse().unwrap(), "10.0.0.2".parse().unwrap());
             let client = host(vec![device(near, "10.0.0.1/24")], vec![gateway], vec![]);
             let intercepts = match intercepted {
                 true => vec![(DeviceIndex(1), Intercept::all())],

@@ -3,9 +3,7 @@
 use std::{fmt, net::IpAddr};
 
 use stack::{
-    base::ids::DeviceIndex,
-    header::icmp::Unreachable,
-    receive::intercept,
+    base::ids::DeviceIndex, header::icmp::Unreachable, receive::intercept,
     socket::flows::FlowPacket,
 };
 

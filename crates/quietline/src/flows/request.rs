@@ -188,6 +188,9 @@ mod tests {
         ] {
             assert_eq!(answer(errno), why, "{errno:?}");
         }
-        assert_eq!(unreachable_of(&io::ErrorKind::NetworkUnreachable.into()), Some(Unreachable::Network));
+        assert_eq!(
+            unreachable_of(&io::ErrorKind::NetworkUnreachable.into()),
+            Some(Unreachable::Network)
+        );
     }
 }

@@ -19,7 +19,7 @@ use stack::{
     header::icmp::{IcmpMessage, Unreachable},
     receive::intercept::refuse_unreachable,
     socket::{
-        Connection, RequestSocket,
+        Connection, Listener, RequestSocket,
         flows::{Intercept, NewFlow},
     },
 };
@@ -124,8 +124,11 @@ fn a_syn_to_any_address_is_answered_when_the_application_accepts() {
         let sent = socket.send(&host, &mut rig.world.cx, &[std::io::IoSlice::new(b"world")]);
         assert_eq!(sent, Ok(5));
         let answers = rig.take();
-        assert!(answers.iter().any(|seen| matches!(seen, Seen::Tcp(ip, _, payload)
-            if ip.src == client.tuple.local.ip() && payload == b"world")), "{answers:?}");
+        assert!(
+            answers.iter().any(|seen| matches!(seen, Seen::Tcp(ip, _, payload)
+            if ip.src == client.tuple.local.ip() && payload == b"world")),
+            "{answers:?}"
+        );
         close(&mut rig, &socket);
     }
 }
@@ -347,7 +350,7 @@ fn listeners_of_own_addresses_come_first_and_hear_no_foreign_address() {
     let mut rig = rig();
     let host = rig.host();
     let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 443);
-    let listener = stack::socket::Listener::listen(&host, &mut rig.world.cx, any, 16).unwrap();
+    let listener = Listener::listen(&host, &mut rig.world.cx, any, 16).unwrap();
     let own = format!("{HOST_IP}:443");
     client_to(&own, 5000).opened(&mut rig, Options::default());
     assert!(listener.accept().is_ok() && next(&rig).is_none());
@@ -364,7 +367,9 @@ fn listeners_of_own_addresses_come_first_and_hear_no_foreign_address() {
 fn a_listener_may_use_the_port_of_an_intercepted_connection() {
     let mut rig = rig();
     let socket = open(&mut rig, &mut client_to(TARGET, 5000));
-    let _listener = rig.listen(443, 16);
+    let (host, any) = (rig.host(), SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 443));
+    let listener = Listener::listen(&host, &mut rig.world.cx, any, 16);
+    assert!(listener.is_ok(), "{listener:?}");
     close(&mut rig, &socket);
 }
 

@@ -68,12 +68,10 @@ impl Host {
             return Err(ConfigError::new("cores", config.cores, format!("1 to {CORES_MAX}")));
         }
         check_devices(&config)?;
-        check_intercepts(&config)?;
         add_link_local_addresses(&mut config);
         set_memory_limits(&mut config.sysctls, memory);
         let secrets = config.secrets;
-        let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
-        let mut devices = vec![loopback];
+        let mut devices: Vec<Arc<dyn Device>> = vec![Arc::new(Loopback::new(config.cores))];
         let (attached, addresses) = attach(&memory.rcu, core::mem::take(&mut config.devices));
         devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
         let fib = change::builder_of(&addresses, &config.routes)?;
@@ -229,7 +227,7 @@ fn check_devices(config: &HostConfig) -> Result<(), ConfigError> {
             return Err(ConfigError::new("mtu", caps.mtu, allowed));
         }
     }
-    Ok(())
+    check_intercepts(config)
 }
 
 /// Refuses an interception by a device that the host does not have, and two by one device.

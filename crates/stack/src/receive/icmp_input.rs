@@ -123,11 +123,7 @@ fn check_message<const V4: bool>(
 }
 
 /// Answers an echo request to this host, unless the settings forbid it.
-fn echo_reply<const V4: bool>(
-    rx: &mut Rx<'_, '_>,
-    header: &IpHeader,
-    packet: Packet,
-) -> Verdict {
+fn echo_reply<const V4: bool>(rx: &mut Rx<'_, '_>, header: &IpHeader, packet: Packet) -> Verdict {
     let (net, cx, rcu) = (rx.net, &mut *rx.cx, rx.rcu);
     let to_us_alone = packet.meta().pkt_type == PacketType::Host && net.is_local(cx, header.dst);
     let sysctls = cx.sysctls();

@@ -86,8 +86,7 @@ fn is_host(ip: IpAddr) -> bool {
 
 /// Returns the prefix of the input route entry that all intercepted packets of a device share.
 pub(super) fn anywhere<const V4: bool>() -> IpNet {
-    let any: IpAddr =
-        if V4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr = if V4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     IpNet::new_assert(any, 0)
 }
 

@@ -48,7 +48,7 @@ use crate::{
 
 use super::{
     exception::Exceptions,
-    fib::{Fib, Found, MTU_MIN_V6, NO_DEVICE, Route},
+    fib::{Fib, MTU_MIN_V6, NO_DEVICE, Route},
     input::InputRoutes,
     output::OutputRoutes,
     source_address,
@@ -232,11 +232,18 @@ impl Destination {
         Self { by, ..Self::from(remote) }
     }
 
-    fn lookup_in(self, fib: &Fib) -> Option<Found<'_>> {
-        match self.device {
+    /// Returns the route to the destination. Without a route by the device of an intercepted flow,
+    /// the destination is taken to be on its link, by the route that `on_link` then holds.
+    fn route_in<'f>(self, fib: &'f Fib, on_link: &'f mut Option<Route>) -> Option<&'f Route> {
+        if let Some(device) = self.by {
+            let by_device = fib.lookup_by(device, self.ip);
+            return by_device.or_else(|| Some(on_link.insert(Route::on_link(device))));
+        }
+        let found = match self.device {
             Some(device) => fib.lookup_on(device, self.ip),
             None => fib.lookup(self.ip),
-        }
+        };
+        found.map(|found| found.route)
     }
 }
 
@@ -317,11 +324,13 @@ fn select_source(
     fib: &Fib,
     device: DeviceIndex,
     kind: RouteKind,
-    remote: IpAddr,
+    Destination { ip: remote, by, .. }: Destination,
 ) -> Result<IpAddr, Errno> {
     let temporary = cx.sysctls().use_tempaddr >= 2;
     source_address::select(fib, device, remote, temporary)
         .or_else(|| initial_source(kind, remote))
+        // A device that intercepts may have no address.
+        .or_else(|| by.map(|_| unspecified(remote)))
         .ok_or(Errno::EADDRNOTAVAIL)
 }
 
@@ -560,17 +569,8 @@ impl Router {
         let reader = cx.reader();
         let rcu = reader.pin();
         let fib = self.fib(&rcu);
-        let on_link;
-        let route = match destination.by {
-            None => destination.lookup_in(fib).ok_or(Errno::ENETUNREACH)?.route,
-            Some(device) => match fib.lookup_by(device, remote) {
-                Some(route) => route,
-                None => {
-                    on_link = Route::on_link(device);
-                    &on_link
-                }
-            },
-        };
+        let mut on_link = None;
+        let route = destination.route_in(fib, &mut on_link).ok_or(Errno::ENETUNREACH)?;
         let next = route.next_hop(|| self.multipath_hash(cx, remote, source, flow));
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
@@ -585,11 +585,7 @@ impl Router {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
             // Among the IPv6 addresses of a device, the destination selects (RFC 6724 §5).
-            (None, kind) => match select_source(cx, fib, index, kind, remote) {
-                // An intercepting device may have no address.
-                Err(_) if destination.by.is_some() => unspecified(remote),
-                source => source?,
-            },
+            (None, kind) => select_source(cx, fib, index, kind, destination)?,
         };
         // RFC 1122 §3.2.1.3 (g): a loopback address must not appear outside the host.
         if source.is_loopback() && index != LOOPBACK {

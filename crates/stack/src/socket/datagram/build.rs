@@ -1,7 +1,7 @@
 //! Packets of sent messages, without an IP header: UDP datagrams and echo requests.
 //!
-//! Above: `send`; UDP sessions (`flows::session`). Linux: `udp_send_skb`, `udp_v6_send_skb`, `ping_v4_push_pending_frames`,
-//! `ping_v6_sendmsg`.
+//! Above: `send`; UDP sessions (`flows::session`). Linux: `udp_send_skb`, `udp_v6_send_skb`,
+//! `ping_v4_push_pending_frames`, `ping_v6_sendmsg`.
 
 use pkt::{Packet, Sum, TxChecksum, checksum};
 use tcp::FourTuple;

@@ -1,10 +1,9 @@
 //! The interceptor of one device: what becomes of the first segment of a connection, and of
 //! datagrams.
 //!
-//! Above: `receive::tcp_input`, `receive::udp_input`. RFC 9293 §3.10.7.2, for a listener of every address and port that
-//! leaves the answer to the application. Differs from a listener: there are no SYN cookies and no
-//! Fast Open, because both answer before the application has decided; a reset or a late segment of
-//! a client that has given up is dropped.
+//! Above: `receive::tcp_input`, `receive::udp_input`. RFC 9293 §3.10.7.2, for a listener of every
+//! address and port that leaves the answer to the application. Differs from a listener: there are
+//! no SYN cookies and no Fast Open, because both answer before the application has decided.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -158,8 +157,7 @@ impl Interceptor {
         }
         let core = net.core_for(cx, packet.meta().flow_hash);
         let serial = self.sessions.next_serial();
-        let session =
-            UdpSession::new(self.device, source, core, self.config.session_bytes, serial);
+        let session = UdpSession::new(self.device, source, core, self.config.session_bytes, serial);
         session.touch(now, timeout);
         let Ok(evicted) = self.sessions.add(net, &session, self.config.max_sessions as usize)
         else {

@@ -1,9 +1,9 @@
 //! New flows that wait for the application, of all intercepting devices of a host.
 //!
 //! Above: crate `quietline`. Below: requests, which know whether they have ended. The interceptors
-//! bound the flows; the queue also holds flows that have ended meanwhile, and removes them when they
-//! are half of it. Echo requests and packets of other protocols wait in a queue of limited bytes,
-//! whose oldest packet is dropped for a new one.
+//! bound the flows; the queue also holds flows that have ended meanwhile, and removes them when
+//! they are half of it. Echo requests and packets of other protocols wait in a queue of limited
+//! bytes, whose oldest packet is dropped for a new one.
 
 use std::{
     collections::VecDeque,
@@ -148,6 +148,7 @@ impl FlowQueue {
             self.state.store(CLOSED, Ordering::Relaxed);
             self.take_all(&mut waiting)
         };
+        self.watchers.clear();
         refuse_all(flows, net, cx);
     }
 

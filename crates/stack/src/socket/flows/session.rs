@@ -298,8 +298,7 @@ impl UdpSession {
             // Fragments need an identification that is not used again soon.
             let (src, dst_ip) = (tuple.local.ip(), tuple.remote.ip());
             let mut id = net.ip_ids().next(src, dst_ip, protocol, cx.now, &mut cx.rng);
-            let fields =
-                IpFields { mtu_discover: Some(MtuDiscover::Dont), ..IpFields::default() };
+            let fields = IpFields { mtu_discover: Some(MtuDiscover::Dont), ..IpFields::default() };
             let sender = Sender { tuple, protocol, fields, ids: Some(&mut id) };
             let mut list = pkt::PacketList::new();
             ip_output::add_headers_and_cut(cx, &dst, sender, &mut list);

@@ -31,12 +31,7 @@ const HELD_MAX: Duration = Duration::from_secs(65);
 impl Request {
     /// Processes a SYN as [`on_syn`](Self::on_syn), without an answer.
     #[must_use]
-    pub fn hold(
-        cx: &Cx<'_>,
-        params: &OpenParams,
-        header: &SegmentHeader,
-        codepoint: Ecn,
-    ) -> Self {
+    pub fn hold(cx: &Cx<'_>, params: &OpenParams, header: &SegmentHeader, codepoint: Ecn) -> Self {
         let mut request = Self::new(cx, params, header);
         request.take_ecn(cx, params, header, codepoint);
         request.held = true;
