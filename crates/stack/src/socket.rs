@@ -7,8 +7,8 @@
 //! opens with their requests; `time_wait`, the compact TIME-WAIT state; `demux`, the lookup tables
 //! of TCP; `net`, the state of a host that its sockets share; `core_sockets`, the timers of the
 //! sockets of one core; `rx`, the arguments of the receive steps; `reset`, replies without a
-//! connection; `fast_open`, Fast Open cookies; `flows`, intercepted flows; `wmem`, the accounting of
-//! a socket's packets that devices hold; `family`, the addresses that an application sees; and
+//! connection; `fast_open`, Fast Open cookies; `flows`, intercepted flows; `wmem`, the accounting
+//! of a socket's packets that devices hold; `family`, the addresses that an application sees; and
 //! `options`, the socket options.
 //!
 //! Above: receive steps, which pass packets, and crate `quietline`, which makes calls. Below:
