@@ -14,6 +14,7 @@ use stack::{
     header::ethernet::MacAddr,
     host::config::{DeviceConfig, HostConfig},
     route::fib::RouteSpec,
+    socket::flows::Intercept,
     sysctl::qdisc::QdiscConfig,
 };
 
@@ -137,6 +138,26 @@ impl StackBuilder {
             }
             _ => {
                 let error = ConfigError::new("neighbor", address, "a neighbor after its device");
+                self.error.get_or_insert(error);
+            }
+        }
+        self
+    }
+
+    /// Intercepts the flows that the last device brings for addresses which the stack does not
+    /// have: [`Stack::flows`](crate::Stack::flows) hands them to the application. Listeners of the
+    /// stack's own addresses come first. Answers leave by the device, so a route to the clients is
+    /// not needed.
+    ///
+    /// Several devices may intercept if their clients have different addresses. For clients with
+    /// the same addresses, such as virtual machines, each device needs a stack of its own.
+    pub fn intercept(mut self, intercept: Intercept) -> Self {
+        match u32::try_from(self.attachments.len()) {
+            Ok(device) if device > 0 => {
+                self.config.intercepts.push((DeviceIndex(device), intercept));
+            }
+            _ => {
+                let error = ConfigError::new("intercept", "", "an interception after its device");
                 self.error.get_or_insert(error);
             }
         }

@@ -33,6 +33,8 @@ mod sans_io;
 mod sim_test;
 #[path = "../examples/tls_rustls.rs"]
 mod tls_rustls;
+#[path = "../examples/tun2direct.rs"]
+mod tun2direct;
 #[path = "../examples/tun_from_fd.rs"]
 mod tun_from_fd;
 #[path = "../examples/udp_echo.rs"]
@@ -41,7 +43,7 @@ mod udp_echo;
 type Run = fn() -> Result<(), Box<dyn std::error::Error>>;
 
 /// The examples, and the requirements of each besides the toolchain.
-static EXAMPLES: [(&str, Run, Needs); 12] = [
+static EXAMPLES: [(&str, Run, Needs); 13] = [
     ("custom_device", custom_device::main, Needs::Nothing),
     ("echo", echo::main, Needs::Nothing),
     ("http2_hyper", http2_hyper::main, Needs::Nothing),
@@ -52,6 +54,7 @@ static EXAMPLES: [(&str, Run, Needs); 12] = [
     ("sans_io", sans_io::main, Needs::Nothing),
     ("sim_test", sim_test::main, Needs::Nothing),
     ("tls_rustls", tls_rustls::main, Needs::Nothing),
+    ("tun2direct", tun2direct::main, Needs::Namespace),
     ("tun_from_fd", tun_from_fd::main, Needs::Namespace),
     ("udp_echo", udp_echo::main, Needs::Nothing),
 ];

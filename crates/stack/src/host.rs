@@ -150,6 +150,7 @@ impl Host {
         for socket in datagrams {
             socket.end(self, cx);
         }
+        self.flows().shut_down(self, cx);
         for socket in streams {
             socket.abort(self, cx);
         }

@@ -18,6 +18,10 @@ mod core;
 #[cfg(test)]
 mod fast_open;
 #[cfg(test)]
+mod flows;
+#[cfg(test)]
+mod flows_udp;
+#[cfg(test)]
 mod fragments;
 #[cfg(test)]
 mod icmp;

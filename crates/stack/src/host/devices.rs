@@ -112,7 +112,7 @@ impl Host {
         device.set_gone();
         drop(changes);
         self.report(Event::DeviceGone { device: device.caps().name.clone() });
-        self.end_sockets_without_address(cx);
+        self.end_sockets_without_address(cx, index);
         cx.do_softirq();
         cx.leave(entered);
         cx.reader().quiescent();
@@ -163,12 +163,13 @@ impl Host {
         self.neighbors.device_down(cx, index);
     }
 
-    /// Ends the sockets that are bound to an address which only a removed device had.
+    /// Ends the sockets that are bound to an address which only the removed device `gone` had, and
+    /// the intercepted flows of that device.
     ///
     /// Differs from Linux: there a connection retransmits until it times out, because its address
     /// may be added again. Here a removed device does not return, and neither does its address, so
     /// the connection could not recover.
-    fn end_sockets_without_address(&self, cx: &mut Cx) {
+    fn end_sockets_without_address(&self, cx: &mut Cx, gone: DeviceIndex) {
         let (mut listeners, mut entries) = (Vec::<Arc<Listener>>::new(), Vec::<Entry>::new());
         let mut datagrams = Vec::new();
         {
@@ -190,7 +191,11 @@ impl Host {
                 });
             }
             self.demux.for_each_established(&rcu, |tuple, entry| {
-                if is_lost(tuple.local.ip()) {
+                let ends = match entry.via() {
+                    Some(device) => device == gone,
+                    None => is_lost(tuple.local.ip()),
+                };
+                if ends {
                     entries.push(entry.clone());
                 }
             });
@@ -201,6 +206,7 @@ impl Host {
         for listener in listeners {
             listener.lose_address(self, cx);
         }
+        self.flows().device_gone(self, cx, gone);
         for entry in entries {
             match entry {
                 Entry::Stream(socket) => socket.lose_address(self, cx),

@@ -6,7 +6,8 @@
 //! `ip_list_rcv_finish`, `ip_sublist_rcv_finish`, `ip_extract_route_hint`; `ipv6_rcv`,
 //! `ip6_input_finish`. Packets of both IP versions pass the same functions; the parameter `V4`
 //! selects the header. The steps have the order of RFC 1122 §3.2.1. A packet that is not for this
-//! host is dropped: this stack is a host and does not forward.
+//! host is dropped, because this stack is a host and does not forward, unless its device intercepts
+//! flows (`intercept`).
 //!
 //! After its header is checked, a packet takes one of three ways. If early demux finds its
 //! connection, the packet joins the sublist of this connection. A datagram for which early demux
@@ -35,7 +36,7 @@ use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 
 use super::{
     early_demux::{self, Demuxed, early_demux},
-    group_query, icmp_input, reassembly, tcp_input, udp_input,
+    group_query, icmp_input, intercept, reassembly, tcp_input, udp_input,
 };
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
@@ -270,8 +271,12 @@ pub(super) fn established<const V4: bool>(
 ) -> Verdict {
     let mut dst = PacketDst::taken_from(&mut packet);
     if matches!(dst, PacketDst::None) {
-        dst = match rx.rx_dst(DeviceIndex(packet.meta().rx_device)) {
+        let device = DeviceIndex(packet.meta().rx_device);
+        dst = match rx.rx_dst(device) {
             Some(found) => PacketDst::Noref(found),
+            None if !rx.may_come_by(device) => {
+                return Verdict::Drop(DropReason::IpSourceInvalid, packet);
+            }
             None => match route::<V4>(rx, &mut packet, header) {
                 Ok(found) => PacketDst::Noref(found),
                 Err(reason) => return Verdict::Drop(reason, packet),
@@ -367,18 +372,24 @@ pub(super) fn route<'s, const V4: bool>(
     // carries the old generation and counts as stale. In the other order, an outdated entry could
     // count as current.
     let generation = rx.net.route_generation();
-    let Some(found) = rx.net.fib(rx.rcu).lookup(header.dst) else {
-        rx.cx.count(Counter::IpExtInNoRoutes.of::<V4>(), 1);
-        return Err(DropReason::IpNoRoute);
-    };
-    accept::<V4>(rx, packet, header, found.kind)?;
+    let found = rx.net.fib(rx.rcu).lookup(header.dst);
     let device = DeviceIndex(packet.meta().rx_device);
-    if !V4 && is_of_other_link(rx, device, header, &found) {
-        rx.cx.count(Counter::Ip6InAddrErrors, 1);
-        return Err(DropReason::IpDestinationInvalid);
-    }
+    let (prefix, kind) = if intercept::takes(rx, device, header, packet, found.as_deref()) {
+        (intercept::anywhere::<V4>(), RouteKind::Unicast)
+    } else {
+        let Some(found) = found else {
+            rx.cx.count(Counter::IpExtInNoRoutes.of::<V4>(), 1);
+            return Err(DropReason::IpNoRoute);
+        };
+        accept::<V4>(rx, packet, header, found.kind)?;
+        if !V4 && is_of_other_link(rx, device, header, &found) {
+            rx.cx.count(Counter::Ip6InAddrErrors, 1);
+            return Err(DropReason::IpDestinationInvalid);
+        }
+        (found.prefix(header.dst), found.kind)
+    };
     let routes = rx.net.input_routes();
-    routes.entry(rx.net, rx.cx, device, header.dst, (found, generation), rx.rcu).ok_or_else(|| {
+    routes.entry(rx.net, rx.cx, device, (prefix, kind, generation), rx.rcu).ok_or_else(|| {
         rx.cx.count(Counter::IpInDiscards.of::<V4>(), 1);
         DropReason::NoMemory
     })
@@ -520,6 +531,14 @@ pub(super) fn deliver<const V4: bool>(
 ) -> Verdict {
     if header.fragment.is_fragment() {
         return deliver_fragment::<V4>(rx, dst, header, packet);
+    }
+    let device = DeviceIndex(packet.meta().rx_device);
+    let is_icmp = header.protocol == ip::icmp_protocol::<V4>();
+    if header.protocol != protocol::TCP
+        && !is_icmp
+        && intercept::is_foreign(rx, device, header.dst, &packet)
+    {
+        return intercept::foreign::<V4>(rx, header, packet);
     }
     match header.protocol {
         protocol::TCP => {

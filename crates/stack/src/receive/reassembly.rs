@@ -144,7 +144,8 @@ pub(crate) fn on_timer<const V4: bool>(net: &Net, cx: &mut Cx) {
         {
             if let Some(header) = header_of_first::<V4>(&first) {
                 let message = IcmpMessage::TimeExceeded { reassembly: true };
-                icmp_input::report_to_sender::<V4>(net, cx, &rcu, &header, message, &first);
+                let _sent =
+                    icmp_input::report_to_sender::<V4>(net, cx, &rcu, &header, message, &first);
             }
             datagram.packets.push_front(first);
         }

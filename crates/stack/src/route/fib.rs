@@ -99,6 +99,22 @@ impl fmt::Display for NextHop {
 }
 
 impl Route {
+    /// Returns a route to a destination on the link of `device`.
+    pub(crate) fn on_link(device: DeviceIndex) -> Self {
+        Self {
+            kind: RouteKind::Unicast,
+            via: None,
+            device,
+            prefsrc: None,
+            mtu: None,
+            mtu_locked: false,
+            metric: 0,
+            metrics: PathMetrics::default(),
+            hops: Vec::new(),
+            worse: None,
+        }
+    }
+
     /// Returns the next hop of a flow. `hash` is called if there are several; each is chosen for a
     /// share of the hashes in proportion to its weight. Linux: `fib_select_multipath`.
     #[inline]
@@ -343,6 +359,13 @@ impl Fib {
             Some(Found { len: *len, route })
         };
         self.lookup(dst).filter(is_local_on).or_else(on_link)
+    }
+
+    /// Returns the route to `dst`, if it leads by `device` alone.
+    pub(crate) fn lookup_by(&self, device: DeviceIndex, dst: IpAddr) -> Option<&Route> {
+        let Found { route, .. } = self.lookup(dst)?;
+        let leads = route.kind == RouteKind::Unicast && route.device == device;
+        (leads && route.hops.is_empty()).then_some(route)
     }
 
     /// Returns the addresses of `device`, oldest first.

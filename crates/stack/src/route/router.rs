@@ -10,7 +10,7 @@
 //! `dst_check`, `ip_rt_update_pmtu`.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
     ops::Deref,
     sync::Arc,
 };
@@ -48,7 +48,7 @@ use crate::{
 
 use super::{
     exception::Exceptions,
-    fib::{Fib, Found, MTU_MIN_V6, NO_DEVICE, Route},
+    fib::{Fib, MTU_MIN_V6, NO_DEVICE, Route},
     input::InputRoutes,
     output::OutputRoutes,
     source_address,
@@ -220,21 +220,37 @@ pub(crate) struct Destination {
     /// Device on whose link the address is valid: the scope of a link-local IPv6 address
     /// (RFC 4007). `None` for any other address, and for a link-local address of unknown scope.
     pub(crate) device: Option<DeviceIndex>,
+    /// Device by which the packets leave, whatever the routes say, and from whatever source: the
+    /// device that has brought an intercepted flow (`socket::flows`).
+    pub(crate) by: Option<DeviceIndex>,
 }
 
 impl Destination {
-    fn lookup_in(self, fib: &Fib) -> Option<Found<'_>> {
-        match self.device {
+    /// Returns the destination of answers to `remote`. `by` is the device that has brought the
+    /// flow, if the flow was intercepted.
+    pub(crate) fn of_answer(remote: SocketAddr, by: Option<DeviceIndex>) -> Self {
+        Self { by, ..Self::from(remote) }
+    }
+
+    /// Returns the route to the destination. Without a route by the device of an intercepted flow,
+    /// the destination is taken to be on its link, by the route that `on_link` then holds.
+    fn route_in<'f>(self, fib: &'f Fib, on_link: &'f mut Option<Route>) -> Option<&'f Route> {
+        if let Some(device) = self.by {
+            let by_device = fib.lookup_by(device, self.ip);
+            return by_device.or_else(|| Some(on_link.insert(Route::on_link(device))));
+        }
+        let found = match self.device {
             Some(device) => fib.lookup_on(device, self.ip),
             None => fib.lookup(self.ip),
-        }
+        };
+        found.map(|found| found.route)
     }
 }
 
 impl From<IpAddr> for Destination {
     #[inline]
     fn from(ip: IpAddr) -> Self {
-        Self { ip, device: None }
+        Self { ip, device: None, by: None }
     }
 }
 
@@ -248,7 +264,7 @@ impl From<SocketAddr> for Destination {
             }
             _ => None,
         };
-        Self { ip: end.ip(), device }
+        Self { ip: end.ip(), device, by: None }
     }
 }
 
@@ -294,6 +310,14 @@ fn initial_source(kind: RouteKind, remote: IpAddr) -> Option<IpAddr> {
     (kind == RouteKind::Broadcast && is_limited).then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
+/// Returns the unspecified address of the family of `ip`.
+const fn unspecified(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
 /// Returns the source address for packets of a route of this kind to `remote` that leave through
 /// `device`.
 fn select_source(
@@ -301,11 +325,13 @@ fn select_source(
     fib: &Fib,
     device: DeviceIndex,
     kind: RouteKind,
-    remote: IpAddr,
+    Destination { ip: remote, by, .. }: Destination,
 ) -> Result<IpAddr, Errno> {
     let temporary = cx.sysctls().use_tempaddr >= 2;
     source_address::select(fib, device, remote, temporary)
         .or_else(|| initial_source(kind, remote))
+        // A device that intercepts may have no address.
+        .or_else(|| by.map(|_| unspecified(remote)))
         .ok_or(Errno::EADDRNOTAVAIL)
 }
 
@@ -533,6 +559,9 @@ impl Router {
         group: impl FnOnce(&Fib, &Route) -> Result<DeviceIndex, Errno>,
     ) -> Result<Hop, Errno> {
         let remote = destination.ip;
+        // The source of an answer to an intercepted flow is the destination of the flow, which is
+        // no address of this host. Flows to many destinations share one route entry.
+        let source = source.filter(|_| destination.by.is_none());
         self.check_ends(cx, source, remote)?;
         // The generation is read before the table. If the routes change in between, the entry
         // carries the old generation and counts as stale. In the other order, an outdated entry
@@ -541,12 +570,13 @@ impl Router {
         let reader = cx.reader();
         let rcu = reader.pin();
         let fib = self.fib(&rcu);
-        let route = destination.lookup_in(fib).ok_or(Errno::ENETUNREACH)?;
+        let mut on_link = None;
+        let route = destination.route_in(fib, &mut on_link).ok_or(Errno::ENETUNREACH)?;
         let next = route.next_hop(|| self.multipath_hash(cx, remote, source, flow));
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
             RouteKind::Unicast => next.device,
-            RouteKind::Broadcast | RouteKind::Multicast => group(fib, &route)?,
+            RouteKind::Broadcast | RouteKind::Multicast => group(fib, route)?,
             RouteKind::Blackhole => return Err(Errno::EINVAL),
             RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
             RouteKind::Prohibit => return Err(Errno::EACCES),
@@ -556,7 +586,7 @@ impl Router {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
             // The destination decides which IPv6 address of the device is used (RFC 6724 §5).
-            (None, kind) => select_source(cx, fib, index, kind, remote)?,
+            (None, kind) => select_source(cx, fib, index, kind, destination)?,
         };
         // RFC 1122 §3.2.1.3 (g): a loopback address must not appear outside the host.
         if source.is_loopback() && index != LOOPBACK {

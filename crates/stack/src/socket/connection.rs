@@ -379,6 +379,17 @@ impl Connection {
         self.name.hash
     }
 
+    /// Returns whether `device` may bring segments of the connection: any device, or the one that
+    /// has brought an intercepted flow.
+    pub(crate) fn may_come_by(&self, device: DeviceIndex) -> bool {
+        self.name.via.is_none_or(|via| via == device)
+    }
+
+    /// Returns the device of an intercepted flow.
+    pub(crate) const fn via(&self) -> Option<DeviceIndex> {
+        self.name.via
+    }
+
     /// Returns the core that processes this connection's packets: with RFS, the home core
     /// ([`Cx::home`]) of the thread that made the last call on the connection; otherwise
     /// [`core`](Self::core).

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     base::{
-        ids::CoreId,
+        ids::{CoreId, DeviceIndex},
         timer::{TimerHandle, TimerWheel},
     },
     transmit::neighbor::table::NeighborEntry,
@@ -40,6 +40,8 @@ pub(crate) enum TimerEntry {
     Claims,
     /// Fragments of incomplete datagrams, of IPv4 if true, otherwise of IPv6.
     Fragments(bool),
+    /// UDP sessions of a device that intercepts.
+    Sessions(DeviceIndex),
     /// Reports of multicast groups.
     GroupReports,
     /// Routers, prefixes and addresses that a link has announced (RFC 4862).

@@ -76,7 +76,7 @@ pub use send::{SendControl, SendMessage};
 use target::Lookup;
 
 mod bind;
-mod build;
+pub(super) mod build;
 mod call;
 mod flags;
 pub(crate) mod groups;

@@ -30,6 +30,7 @@ use super::{
     },
     demux::{Demux, Entry, FlowName},
     fast_open::FastOpenMemory,
+    flows::Interception,
     rx::scoped,
 };
 use crate::{
@@ -93,6 +94,8 @@ pub struct Net {
     /// Connections without an application handle, bounded by `tcp_max_orphans`.
     pub(crate) orphans: AtomicUsize,
     pub(crate) down: Shutdown,
+    /// Interception of flows by devices.
+    pub(crate) flows: Interception,
     /// Addresses that are probed, announced and defended.
     pub(crate) claims: Claims,
     /// Fragments of incomplete IPv4 and IPv6 datagrams. Locked for one fragment, or for one timer.
@@ -158,11 +161,12 @@ impl Upper for Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        // Breaks a reference cycle: devices hold their doorbells (arrival signals of devices in
+        // Breaks reference cycles: devices hold their doorbells (arrival signals of devices in
         // this process), a doorbell its core, and a core the devices it polls.
         for core in &self.runners {
             core.remove_queues();
         }
+        self.flows.forget();
     }
 }
 

@@ -72,6 +72,12 @@ impl<'a, 's> Rx<'a, 's> {
         self.flow.socket?.rx_dst(self.net, device, self.rcu)
     }
 
+    /// Returns whether `device` may bring segments of the current connection
+    /// ([`Connection::may_come_by`]).
+    pub(crate) fn may_come_by(&self, device: DeviceIndex) -> bool {
+        self.flow.socket.is_some_and(|socket| socket.may_come_by(device))
+    }
+
     /// Delivers one more segment to the current connection.
     #[inline]
     pub(crate) fn segment(&mut self, dst: PacketDst<'_>, packet: Packet) {

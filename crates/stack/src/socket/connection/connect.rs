@@ -210,7 +210,7 @@ fn start(
     options: &ConnectOptions,
 ) -> Result<Arc<Connection>, Errno> {
     let hash = net.demux().hash(&tuple);
-    let name = FlowName { tuple, hash, core: net.core_of_flow(hash) };
+    let name = FlowName { tuple, hash, core: net.core_of_flow(hash), via: None };
     let is_bound = options.local.is_some_and(|local| local.port() != 0);
     let bound = is_bound.then_some(bind);
     let time_wait = time_wait_of(net, cx, &name, bound)?;

@@ -1,7 +1,7 @@
 //! Packets of sent messages, without an IP header: UDP datagrams and echo requests.
 //!
-//! Above: `send`. Linux: `udp_send_skb`, `udp_v6_send_skb`, `ping_v4_push_pending_frames`,
-//! `ping_v6_sendmsg`.
+//! Above: `send`; UDP sessions (`flows::session`). Linux: `udp_send_skb`, `udp_v6_send_skb`,
+//! `ping_v4_push_pending_frames`, `ping_v6_sendmsg`.
 
 use pkt::{Packet, Sum, TxChecksum, checksum};
 use tcp::FourTuple;
@@ -18,7 +18,7 @@ use crate::{
 
 /// Place where the checksum of a datagram is computed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Checks {
+pub(in crate::socket) enum Checks {
     /// Nowhere: the field is zero (`SO_NO_CHECK`).
     Nothing,
     /// While the payload is copied.
@@ -28,7 +28,7 @@ pub(super) enum Checks {
 }
 
 /// Makes the packet of one UDP datagram. `None` if there is no memory.
-pub(super) fn datagram(
+pub(in crate::socket) fn datagram(
     cx: &mut Cx,
     payload: &[u8],
     tuple: &FourTuple,

@@ -158,14 +158,14 @@ impl Listener {
     ) {
         let net = rx.net;
         if header.has(Flags::SYN) || !self.expects_cookies(rx.cx) {
-            return net.reply_with_reset(rx.cx, &name.tuple, header, DropReason::TcpFlags, packet);
+            return net.reply_with_reset(rx.cx, name, header, DropReason::TcpFlags, packet);
         }
         let Some((_, params)) = self.open_params(rx, name, None) else {
             return rx.cx.drop_packet(DropReason::IpNoRoute, packet);
         };
         let tcx = rx.cx.tcp();
         let Some(request) = Request::from_cookie(&tcx, &params, header, net.syn_cookies()) else {
-            return net.reply_with_reset(rx.cx, &name.tuple, header, DropReason::TcpFlags, packet);
+            return net.reply_with_reset(rx.cx, name, header, DropReason::TcpFlags, packet);
         };
         RequestSocket::open_from_cookie(rx, self, name, request, header, packet);
     }
