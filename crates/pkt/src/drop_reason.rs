@@ -119,6 +119,7 @@ drop_reasons! {
     ListenOverflow "LISTEN_OVERFLOW" "The accept queue of the listener is full."
     SynQueueFull "SYN_QUEUE_FULL" "The SYN queue of the listener is full."
     SourceLimit "SOURCE_LIMIT" "The source address has reached the listener's limit of connections per source address."
+    ConnectionLimit "CONNECTION_LIMIT" "The host has as many connections as `net.quietline.tcp_max_connections` allows."
     SocketBacklog "SOCKET_BACKLOG" "The backlog of an owned socket is full."
     SocketRcvBuff "SOCKET_RCVBUFF" "The receive buffer of the socket is full."
     SocketClosed "SOCKET_CLOSE" "The socket was closed while the packet was queued on it."

@@ -182,6 +182,7 @@ tcp::counters! {
     CoreLeft: "Times a thread that had run cores long enough left a core without a worker to the next poll or doorbell.",
     CoreSleeps: "Times a worker parked.",
     CoreKicks: "Times a parked worker was woken (kicked).",
+    TcpConnectionLimit: "SYNs dropped and calls of `connect` refused because the host had as many connections as `net.quietline.tcp_max_connections` allows.",
     ListenSourceLimit: "SYNs and returned SYN cookies dropped because their source had reached the listener's limit of connections.",
     SocketWakes: "Wake-ups of application threads that waited on a socket.",
     SocketWatchCalls: "Tasks woken and event loops called by a socket because of news.",
