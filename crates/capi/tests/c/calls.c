@@ -269,9 +269,9 @@ static void epoll(void) {
     int client = ql_socket(stack, AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), accepted;
     event = (struct epoll_event){.events = EPOLLOUT | EPOLLIN | EPOLLET, .data.fd = client};
     FAILS(ql_connect(client, (struct sockaddr *)&to, sizeof to), EINPROGRESS);
-    CHECK(ql_epoll_ctl(set, EPOLL_CTL_ADD, client, &event) == 0);
     CHECK(ql_epoll_wait(set, events, 1, 5000) == 1 && events[0].data.fd == server);
     CHECK((accepted = ql_accept4(server, NULL, NULL, SOCK_NONBLOCK)) >= 0);
+    CHECK(ql_epoll_ctl(set, EPOLL_CTL_ADD, client, &event) == 0);
     CHECK(ql_epoll_wait(set, events, 4, 5000) == 1);
     CHECK(events[0].data.fd == client && events[0].events == EPOLLOUT);
     CHECK(ql_epoll_wait(set, events, 4, 0) == 0);

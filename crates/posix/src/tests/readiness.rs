@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use stack::{Errno, Readiness};
+use stack::Errno;
 use sync::{Watch, WatchKey};
 
 use super::net::{Net, SERVICE, at};
 use crate::{
-    Connect, Datagram, EpollEvent, EpollSet, PollEntry, SendDatagram, Watched, abi, limit_of_ms,
-    poll, watch::Observers,
+    Datagram, EpollEvent, EpollSet, PollEntry, SendDatagram, Watched, abi, limit_of_ms, poll,
+    watch::Observers,
 };
 
 const ET: u32 = abi::EPOLLET;
@@ -232,7 +232,6 @@ fn a_datagram_socket_that_is_watched_before_it_is_bound_reports_datagrams() {
     }
     socket.close(&net.host, &mut net.cx).unwrap();
     assert_eq!(events_of(&set, || abi::POLLIN), 0, "a closed socket has left the set");
-    assert_eq!(Readiness::all().bits(), 0x3f, "a notification of all bits fits any interest");
 }
 
 #[test]
@@ -251,8 +250,6 @@ fn a_change_of_the_interest_takes_the_place_of_the_former_one() {
     assert_eq!(net.send(&peer, b"abc", 0), "3");
     net.poll();
     assert_eq!(report(&set), [EpollEvent { events: abi::EPOLLIN, data: 2 }]);
-    let mut again = Connect::new(at(SERVICE));
-    assert!(again.step(&socket, &net.host, &mut net.cx).is_err());
     set.control(abi::EPOLL_CTL_DEL, 3, &socket, None).unwrap();
     assert_eq!(report(&set), []);
 }
