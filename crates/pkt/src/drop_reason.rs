@@ -124,6 +124,7 @@ drop_reasons! {
     FlowSourceLimit "FLOW_SOURCE_LIMIT" "The source address has `max_pending_per_source` intercepted connections that are not established yet."
     FlowQueueFull "FLOW_QUEUE_FULL" "Newer packets of intercepted flows fill the queue: that of the UDP session, or that of echo requests and other protocols."
     FlowIgnored "FLOW_IGNORED" "The application did not answer the echo request, or packet of another protocol, of an intercepted flow."
+    ConnectionLimit "CONNECTION_LIMIT" "The host has as many connections as `net.quietline.tcp_max_connections` allows."
     SocketBacklog "SOCKET_BACKLOG" "The backlog of an owned socket is full."
     SocketRcvBuff "SOCKET_RCVBUFF" "The receive buffer of the socket is full."
     SocketClosed "SOCKET_CLOSE" "The socket was closed while the packet was queued on it."

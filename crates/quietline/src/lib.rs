@@ -57,7 +57,7 @@ mod wait;
 mod worker;
 
 pub use attachments::{Attachment, PollFd};
-pub use builder::{EcnMode, MtuProbing, StackBuilder};
+pub use builder::{Budget, EcnMode, MtuProbing, StackBuilder};
 pub use device_info::DeviceInfo;
 pub use events::Events;
 pub use flows::{EchoRequest, Flow, Flows, IncomingFlows, OtherPacket, TcpRequest, UdpSession};

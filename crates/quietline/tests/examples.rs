@@ -25,6 +25,8 @@ mod http_hyper;
 mod http_over_tap;
 #[path = "../examples/many_connections.rs"]
 mod many_connections;
+#[path = "../examples/packet_port.rs"]
+mod packet_port;
 #[path = "../examples/quic_quinn.rs"]
 mod quic_quinn;
 #[path = "../examples/sans_io.rs"]
@@ -50,6 +52,7 @@ static EXAMPLES: [(&str, Run, Needs); 13] = [
     ("http_hyper", http_hyper::main, Needs::Nothing),
     ("http_over_tap", http_over_tap::main, Needs::Namespace),
     ("many_connections", many_connections::main, Needs::Nothing),
+    ("packet_port", packet_port::main, Needs::Nothing),
     ("quic_quinn", quic_quinn::main, Needs::Nothing),
     ("sans_io", sans_io::main, Needs::Nothing),
     ("sim_test", sim_test::main, Needs::Nothing),

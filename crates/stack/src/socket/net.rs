@@ -35,6 +35,7 @@ use super::{
 };
 use crate::{
     base::{
+        counters::Counter,
         errno::Errno,
         ids::{CoreId, DeviceIndex},
     },
@@ -254,6 +255,18 @@ impl Net {
     #[must_use]
     pub fn established_len(&self) -> usize {
         self.demux.established_len()
+    }
+
+    /// Returns whether a further connection would exceed `tcp_max_connections`, and counts the
+    /// refusal then. Connections that begin on several cores at the same time may exceed the limit
+    /// by as many.
+    pub(crate) fn connections_full(&self, cx: &Cx) -> bool {
+        let limit = cx.sysctls().tcp_max_connections as usize;
+        let full = limit != 0 && self.demux.established_len() >= limit;
+        if full {
+            cx.count(Counter::TcpConnectionLimit, 1);
+        }
+        full
     }
 
     pub(crate) const fn demux(&self) -> &Demux {

@@ -293,6 +293,11 @@ host_rows! {
     /// one is reset. Raise it on busy servers with slow clients; each holds the memory of its send
     /// buffer.
     tcp_max_orphans: u32 = 65_536, Number 0..=INT_MAX, Operate, "net.ipv4.tcp_max_orphans";
+    /// Largest number of connections, half-open requests and connections in TIME-WAIT together; 0
+    /// is no limit. Beyond it a SYN is dropped (`CONNECTION_LIMIT`) and `connect` fails with
+    /// `ENOBUFS`; both count `TcpConnectionLimit`. Set it where the connections must fit into a
+    /// bound of memory: an idle one takes 3 KB.
+    tcp_max_connections: u32 = 0, Number 0..=INT_MAX, Operate, "net.quietline.tcp_max_connections";
     /// Memory of all TCP connections together, in pages of 4 KB: the level below which pressure
     /// ends, the level above which it begins, and the limit. The default is a part of the packet
     /// memory that the host is given. Set it if this host shares packet memory with others.
