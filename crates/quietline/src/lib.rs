@@ -78,7 +78,10 @@ pub use stack::{
     receive::rps::SoftnetStat,
     socket::{
         ConnectOptions, ListenOptions, SendFlags,
-        datagram::{ErrorOrigin, QueuedError, ReceiveMessage, Received, SendControl, SendMessage},
+        datagram::{
+            ErrorOrigin, QueuedError, ReceiveMessage, Received, SendControl, SendMessage,
+            SourceChange,
+        },
         net::AnnouncedDns,
         options::{OptionValue, SocketOption, SocketSettings},
     },

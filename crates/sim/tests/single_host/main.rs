@@ -65,3 +65,5 @@ mod udp6_groups;
 mod udp_errors;
 #[cfg(test)]
 mod udp_groups;
+#[cfg(test)]
+mod udp_sources;

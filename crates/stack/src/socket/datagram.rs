@@ -68,11 +68,12 @@ use crate::{
     transmit::dst::DstHandle,
 };
 use flags::DatagramFlags;
-use groups::Membership;
+use groups::Joined;
 use queue::ReceiveQueue;
 pub use recv::{ReceiveMessage, Received};
 pub use report::{ErrorOrigin, QueuedError};
 pub use send::{SendControl, SendMessage};
+pub use source_filter::SourceChange;
 use target::Lookup;
 
 mod bind;
@@ -86,6 +87,7 @@ mod recv;
 pub(crate) mod report;
 mod send;
 mod softirq;
+pub(crate) mod source_filter;
 pub(crate) mod table;
 mod target;
 
@@ -125,7 +127,7 @@ pub struct DatagramSocket {
     /// Options that softirq context and every send read without the lock.
     flags: DatagramFlags,
     /// Multicast groups that the socket has joined.
-    memberships: RcuCell<Vec<Membership>>,
+    memberships: RcuCell<Vec<Joined>>,
     /// Options shared with connections, read without the lock.
     settings: SharedSettings,
     /// All options as set. This lock is held during a call that reads or sets an option.
