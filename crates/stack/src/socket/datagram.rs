@@ -45,7 +45,7 @@ use sync::{
     Conditions, EventCount, NewlyReady, RcuCell, SocketLock, Watch, WatchKey, Watchers,
     epoch::Section,
 };
-use tcp::Readiness;
+use tcp::{FourTuple, Readiness};
 
 use super::{
     BusyPoll,
@@ -184,6 +184,8 @@ struct DatagramState {
     dst: Option<DatagramDst>,
     /// Lookup of the last destination for which no valid route entry was cached.
     last_lookup: Option<Lookup>,
+    /// Four-tuple of the last message, with its hash.
+    last_flow: Option<(FourTuple, u32)>,
     /// IPv4 identification of the next datagram while the socket is connected (Linux: `inet_id`).
     ip_id: u16,
     /// Bits of `ready` whose waiting threads have not been woken yet.
@@ -262,6 +264,7 @@ impl DatagramSocket {
                 errors: Vec::new(),
                 dst: None,
                 last_lookup: None,
+                last_flow: None,
                 ip_id: 0,
                 newly_ready: NewlyReady::default(),
                 drops: 0,

@@ -7,15 +7,16 @@
 //! (`Packet::network_header`). With `UDP_GRO`, a datagram is joined to the packet before it if both
 //! have the same addresses and ports, device, TOS or traffic class, and TTL or hop limit, the
 //! datagrams of that packet have one
-//! size, and the new datagram is not larger. Differs from Linux: datagrams are joined here and not
-//! in receive offload, because devices deliver them one by one.
+//! size, and the new datagram is not larger. A superframe of a device that takes several datagrams
+//! as one packet is such a packet, too; a receive without `UDP_GRO` takes one datagram of it after
+//! the other (`recv`). Differs from Linux: datagrams are joined here and not in receive offload.
 //!
 //! A datagram holds the pages that it was received into, of which it is charged only its own bytes.
 //! Small datagrams that stay in a queue could therefore hold much more memory than their charges.
 //! Once a queue has [`BEHIND_BYTES`], or half of its limit, its reader is behind: further small
 //! payloads are then copied together (Linux: `skb_condense` in `__udp_enqueue_schedule_skb`).
 
-use pkt::{Packet, PacketList, Pool};
+use pkt::{Gso, Packet, PacketList, Pool};
 
 use crate::header::ip;
 
@@ -95,7 +96,8 @@ impl ReceiveQueue {
 }
 
 /// Returns the size of the joined datagrams of a packet, and their number.
-fn segments(packet: &Packet) -> (usize, u16) {
+#[inline]
+pub(super) fn segments(packet: &Packet) -> (usize, u16) {
     match packet.meta().gso.segs {
         0 | 1 => (packet.len(), 1),
         segs => (usize::from(packet.meta().gso.size), segs),
@@ -125,6 +127,18 @@ fn same_path(ip: &[u8], next: &[u8]) -> bool {
         ranges.into_iter().all(|range| ip.get(range.clone()) == next.get(range))
     };
     if ip::is_v4(ip) { same([0..2, 8..9, 12..20]) } else { same([0..4, 7..8, 8..40]) }
+}
+
+/// Removes the first `count` datagrams of a packet that has more.
+pub(super) fn remove_first(packet: &mut Packet, count: usize) {
+    let (size, segs) = segments(packet);
+    packet.advance(size * count);
+    let left = segs - u16::try_from(count).expect("the packet has more datagrams");
+    let gso = &mut packet.meta_mut().gso;
+    gso.segs = left;
+    if left == 1 {
+        *gso = Gso::default();
+    }
 }
 
 fn join(pool: &mut Pool, newest: &mut Packet, next: Packet) -> Result<(), Packet> {
