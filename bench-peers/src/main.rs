@@ -7,7 +7,7 @@
 //! and from the kernel; `bound` does the same and compares with a program that has no stack. `udp`
 //! counts datagrams in memory and over a tap.
 //!
-//! This crate is outside the product's workspace, and no crate depends on it.
+//! No crate depends on this one.
 //!
 //! Not here: tuning of smoltcp beyond the suggestions of its documentation (1 MiB buffers, no
 //! delayed ACK, release build).

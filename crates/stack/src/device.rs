@@ -274,8 +274,8 @@ pub trait Device: Send + Sync + Debug {
 
     /// Frees the packets of `queue` that the device has completed since `transmit` returned, and
     /// returns their number and bytes: every packet taken by `transmit` counts exactly once, sent
-    /// or dropped. Called at the start of every turn. A device without `async_completion` returns
-    /// [`Completed::NONE`].
+    /// or dropped. Called at the start of every turn if `async_completion` is set. Other devices
+    /// return [`Completed::NONE`].
     fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
         self.wrapped().map_or(Completed::NONE, |device| device.complete(queue, cx))
     }

@@ -1,5 +1,6 @@
 //! Formats of headers and messages: Ethernet, ARP, IP with options and extension headers, ICMP,
-//! NDP, UDP. Only this module reads or writes their bytes.
+//! NDP, UDP. Other modules use these values, except where a fast path or a short message needs only
+//! single bytes, for example in receive offload and ICMP echo replies.
 //!
 //! Above: the receive and transmit steps, and devices that inspect frames. Below: `base`. The TCP
 //! format is in `tcp::wire`.
@@ -29,8 +30,9 @@ pub(crate) fn strip(packet: &mut Packet, header_bytes: usize) {
 /// Offset of the data offset field in the TCP header.
 const DATA_OFFSET: usize = 12;
 
-/// Returns the length of the IP and TCP headers of a superframe whose IP header begins at offset
-/// `network`, or of its IP and UDP headers; 0 if the headers are not linear.
+/// Returns the length of the IP and TCP headers of a packet whose IP header begins at offset
+/// `network`, or of its IP and UDP headers if it is a superframe of datagrams; 0 if the fields with
+/// the lengths are not linear.
 pub(crate) fn header_bytes(packet: &Packet, network: usize) -> usize {
     let bytes = packet.linear();
     let Some(&first) = bytes.get(network) else { return 0 };

@@ -43,10 +43,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// Runs every core on the calling thread until no core has work: for sans-IO use and the
-    /// simulator. Returns the time at which the caller must call again even if nothing arrives.
-    /// This is the present time if a core still has work, because work arrives as fast as it is
-    /// done.
+    /// Runs every core that no other thread owns on the calling thread, until the core has no work
+    /// or a limit of turns is reached: for sans-IO use and the simulator. Returns the time at which
+    /// the caller must call again even if nothing arrives, which is the present time if a core
+    /// still has work.
     pub fn poll(&self, cx: &mut Cx) -> Option<Instant> {
         let mut pending = false;
         for core in &self.cores {
@@ -127,8 +127,8 @@ impl Host {
         Ok(())
     }
 
-    /// Stops all sockets: listeners are closed, connections aborted. No socket can be opened from
-    /// here on.
+    /// Stops all sockets: listeners are closed, datagram sockets ended, connections aborted. No
+    /// socket can be opened from here on.
     pub fn shut_down(&self, cx: &mut Cx) {
         if !self.down.begin() {
             return;

@@ -3,7 +3,7 @@
 //! Above: `stack::socket`. Below: the receive queue. RFC 9293 §3.10.7; Linux: tcp_rcv_established,
 //! tcp_rcv_state_process.
 //!
-//! The IP layer has verified the checksum and parsed the TCP header: the packet contains only the
+//! The caller has verified the checksum and parsed the TCP header: the packet contains only the
 //! payload, and the header is passed separately. A packet may be a superframe of 64 KB or more
 //! (several segments that GRO or a local sender has put into one packet). A superframe is processed
 //! as one segment, and limits in segments are computed from bytes.
@@ -115,8 +115,8 @@ pub fn input(
 /// bytes of the stream are copied to `user`, past the receive queue. Also returns their number; the
 /// caller passes it to [`Tcb::on_direct_read`] at the end of a batch.
 ///
-/// The direct copy requires an empty receive queue and no urgent mark; otherwise all data is
-/// queued.
+/// The direct copy requires data in order, an empty receive queue and no urgent mark; otherwise all
+/// data is queued.
 pub fn input_to_user(
     tcb: &mut Tcb,
     header: &SegmentHeader,
@@ -153,7 +153,7 @@ fn process(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> Segment
     }
 }
 
-/// Performs the steps of RFC 9293 §3.10.7.4 for every state from SYN-RECEIVED on.
+/// Performs the steps of RFC 9293 §3.10.7.4 for every state from SYN-RECEIVED on, except TIME-WAIT.
 #[inline(never)]
 fn synchronized(
     tcb: &mut Tcb,
@@ -195,10 +195,10 @@ fn synchronized(
 /// - No data or FIN is queued out of order, and no urgent byte is expected.
 /// - Header prediction is not switched off ([`Tcb::set_header_prediction`]).
 ///
-/// Under these conditions only the fifth and the seventh step of `synchronized` change anything, so
-/// [`established_fast`] performs only these two. The fifth step has a fast path of its own
-/// (`ack::predicted`). `tests::fast_path` runs the same traffic with and without header prediction
-/// and compares the complete state after every exchange.
+/// Under these conditions only the timestamp and the fifth and seventh step of `synchronized`
+/// change anything, so [`established_fast`] performs only these. The fifth step has a fast path of
+/// its own (`ack::predicted`). `tests::fast_path` runs the same traffic with and without header
+/// prediction and compares the complete state after every exchange.
 fn is_fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     let header = segment.header;
     let plain = header.flags.difference(Flags::PSH) == Flags::ACK;
@@ -221,7 +221,8 @@ fn is_fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && !tcb.no_fast_path()
 }
 
-/// Performs the fifth and seventh step for a segment that passed [`is_fast_path`].
+/// Takes the timestamp and performs the fifth and seventh step for a segment that passed
+/// [`is_fast_path`].
 fn established_fast(
     tcb: &mut Tcb,
     segment: &mut Segment<'_>,

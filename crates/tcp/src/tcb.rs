@@ -5,7 +5,7 @@
 //! Call order per batch: any of [`input`](crate::input::input),
 //! [`on_timer`](crate::close::timer::on_timer) and the calls of `socket::api`, then
 //! [`output`](crate::output::output) once, then read `state`, `readiness` and `next_deadline`.
-//! Setters send nothing; `input` itself sends only segments that the RFC requires at once.
+//! Setters send nothing; `input` itself sends only segments that must be sent at once.
 //!
 //! The files of `tcb/` are the parts of the block: queues, estimates, limits, and timers as data.
 //! They read and write the block, and send no segments.
@@ -92,8 +92,8 @@ bitflags! {
         const KEEPALIVE = 1 << 2;
         /// Both sides sent the timestamps option in their SYN.
         const TIMESTAMPS = 1 << 3;
-        /// The application closed its socket: no data will be read, no error is reported (Linux
-        /// `SOCK_DEAD`).
+        /// The application closed its socket (Linux `SOCK_DEAD`), or the connection was aborted: no
+        /// data will be read.
         const ORPHAN = 1 << 4;
         /// Reading has ended: the application shut it down or the stream ended (Linux
         /// `RCV_SHUTDOWN`).
@@ -122,7 +122,8 @@ bitflags! {
         /// of the write, even if ACKs arrive meanwhile (Linux: the ACK waits in the backlog of
         /// the socket that the writer owns).
         const MID_WRITE = 1 << 15;
-        /// The application has written since the last call of `output`.
+        /// The application has written, without `MSG_MORE`, since `output` last sent or held back
+        /// data.
         const WRITTEN = 1 << 16;
         /// TCP Small Queues throttled output (`segment::small_queue`).
         const THROTTLED = 1 << 17;
@@ -279,7 +280,8 @@ pub struct Tcb {
     pub(crate) probes_out: u8,
     /// Probes since the window last admitted data: the exponent of the persist timer.
     pub(crate) persist_backoff: u8,
-    /// Error that ended the connection, until the application reads it (Linux `sk_err`).
+    /// Error that ended the connection, or that ICMP reported with `IP_RECVERR`, until the
+    /// application reads it (Linux `sk_err`).
     pub(crate) error: Option<TcpError>,
     /// Last error reported by ICMP, which becomes the error of the connection when a timer gives up
     /// (Linux `sk_err_soft`).

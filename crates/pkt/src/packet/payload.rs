@@ -161,7 +161,7 @@ impl Packet {
     ///
     /// Gives `other` back, and changes nothing, if there are too many frags or the pool is at its
     /// limit.
-    #[inline]
+    #[inline(always)]
     pub fn append_packet(&mut self, pool: &mut Pool, other: Self) -> Result<(), Self> {
         if other.body().linear_len == 0 {
             return self.append_frags_of(pool, other);

@@ -1,6 +1,7 @@
 //! A hierarchical timer wheel, the counterpart of Linux's per-CPU timers (kernel/time/timer.c).
 //!
-//! Above: `core` arms and expires it. Time is an argument; nothing here sleeps.
+//! Above: `socket::core_sockets` keeps the wheel of a core, and a turn of the core (`core::turn`)
+//! expires it. Time is an argument; nothing here sleeps.
 //!
 //! Each of eight levels of 64 slots stands for one base-64 digit of the deadline's tick, which
 //! covers every representable time. An entry is at the level of the highest digit in which its tick
@@ -82,7 +83,7 @@ struct List {
     head: u32,
     tail: u32,
     /// Lower bound of the ticks in the list; `u64::MAX` when it is empty. It is the smallest tick,
-    /// unless that entry was removed.
+    /// unless that entry was removed or, from `due`, taken.
     tick_min: u64,
 }
 

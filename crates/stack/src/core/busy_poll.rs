@@ -18,8 +18,8 @@ use crate::{cx::Cx, socket::net::Net};
 const LOOKS: u32 = 128;
 
 impl Core {
-    /// Runs cycles (turns that take at most `budget` frames) until `done` returns true, if no
-    /// thread owns the core. Returns false if another thread owns it: that thread does the work.
+    /// Runs cycles (turns that end once `budget` frames were taken) until `done` returns true, if
+    /// no thread owns the core. Returns false if another thread owns it: that thread does the work.
     /// Linux: `napi_busy_loop`.
     ///
     /// The caller keeps the ownership between cycles, as busy polling keeps NAPI's. Therefore

@@ -1,10 +1,10 @@
 //! A wire: the in-process link between two hosts. Each end is a device, and receives the packets
 //! that the other end transmits, by pointer.
 //!
-//! A wire behaves like veth, with the impairments of netem in each direction: rate, delay, jitter
-//! (and thus reordering), loss, duplication, corruption, congestion marks, queue length, a path
-//! MTU, and delayed transmit completions. Every random choice comes from a seed and every time from
-//! the caller's `now`, so a run in virtual time repeats exactly.
+//! A wire behaves like veth, with impairments in each direction, most of them as in netem: rate,
+//! delay, reordering (an extra delay of some packets), loss, duplication, corruption, congestion
+//! marks, queue length, a path MTU, and delayed transmit completions. Every random choice comes
+//! from a seed and every time from the caller's `now`, so a run in virtual time repeats exactly.
 //!
 //! A packet is copied only when it is corrupted or duplicated. With `checksums` off (the default) a
 //! partial checksum stays partial, as between veth ends. Corruption needs `checksums` on, because a

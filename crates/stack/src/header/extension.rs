@@ -11,9 +11,10 @@
 //! | Routing | ignored if no segments are left, otherwise refused (RFC 5095), because a host forwards no packets |
 //! | Fragment | stored in [`Chain::fragment`]; an atomic fragment (RFC 6946) counts as a whole packet |
 //!
-//! Every other Next Header ends the chain. This includes Authentication and Encapsulating Security
-//! Payload, which have no handler here. The limits are those that RFC 8504 §5.3 allows, so that a
-//! sender cannot make a host read many options for one packet.
+//! Every other Next Header ends the chain, as does the Fragment header of a fragment, which is not
+//! atomic. This includes Authentication and Encapsulating Security Payload, which have no handler
+//! here. The limits are those that RFC 8504 §5.3 allows, so that a sender cannot make a host read
+//! many options for one packet.
 //!
 //! [`emit_fragment`] and [`remove_fragment`] write and remove the Fragment header of a packet.
 //!
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_header_ends_the_chain() {
+    fn the_header_of_a_fragment_ends_the_chain_and_occurs_once() {
         let bytes = header(protocol::DESTINATION_OPTIONS, [0, 0x10 | 1, 0, 0, 0, 7]);
         let chain = read(protocol::FRAGMENT, &bytes).expect("the chain is valid");
         assert_eq!(chain.fragment, Fragment { dont: false, more: true, offset: 16 });
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_fragment_has_all_headers_or_not() {
+    fn a_first_fragment_without_all_headers_is_recognized() {
         assert!(has_all_headers(protocol::UDP, &[0; 8]));
         assert!(!has_all_headers(protocol::UDP, &[0; 7]));
         assert!(has_all_headers(protocol::TCP, &[0; 20]));

@@ -5,11 +5,11 @@
 //! Linux: `tcp_v4_early_demux`, `tcp_v6_early_demux`, `udp_v4_early_demux`, `udp_v6_early_demux`,
 //! `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`, `net.ipv4.udp_early_demux`. For both IP
 //! versions, a cached route entry is valid while its generation equals the route generation of the
-//! host; Linux has a generation for IPv4 and `rx_dst_cookie` for IPv6. A packet of the previous
-//! packet's flow costs one comparison; a packet of another flow costs one lookup in the RCU read
-//! section. If early demux finds no socket, `ip_input` looks up the route, and the protocol looks
-//! up the socket. If the socket that it finds has no valid route entry, `ip_input` looks up the
-//! route alone.
+//! host; Linux has a generation for IPv4 and `rx_dst_cookie` for IPv6. A segment of the previous
+//! segment's connection costs one comparison; any other segment, and every datagram, costs one
+//! lookup in the RCU read section. If early demux finds no socket, `ip_input` looks up the route,
+//! and the protocol looks up the socket. If the socket that it finds has no valid route entry,
+//! `ip_input` looks up the route alone.
 
 use pkt::{Packet, PacketType};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};

@@ -161,9 +161,9 @@ fn pass_on(rx: &mut Rx<'_, '_>, header: &IpHeader, asked: Asked, packet: Packet)
     Verdict::Consumed
 }
 
-/// Returns the value of a Max Resp Code with a mantissa of `bits` bits (RFC 3376 §4.1.1, RFC 3810
-/// §5.1.3): without the highest bit, the code is the value itself; with it, the code has an
-/// exponent of three bits and a mantissa.
+/// Returns the value of a Max Resp Code with a mantissa of `bits` bits (RFC 3376 §4.1.1,
+/// RFC 3810 §5.1.3): without the highest bit, the code is the value itself; with it, the code has
+/// an exponent of three bits and a mantissa.
 const fn decoded(code: u32, bits: u32) -> u32 {
     if code < 1 << (bits + 3) {
         return code;

@@ -8,18 +8,20 @@
 //! selects the header. The steps have the order of RFC 1122 §3.2.1. A packet that is not for this
 //! host is dropped: this stack is a host and does not forward.
 //!
-//! After its header is checked, a packet takes one of two ways. If early demux finds its
-//! connection, the packet joins the sublist of this connection. Otherwise its route entry (dst) is
-//! that of the hint or the result of a lookup, and the packet joins the sublist of this entry.
+//! After its header is checked, a packet takes one of three ways. If early demux finds its
+//! connection, the packet joins the sublist of this connection. A datagram for which early demux
+//! finds a connected socket goes to this socket. For any other packet, the route entry (dst) is
+//! that of the hint or the result of a lookup, and the packet joins the sublist of this entry. A
+//! packet over loopback may bring its route entry; then it joins no sublist.
 //!
 //! A **sublist** is a sequence of consecutive packets to one connection. Packets for which early
-//! demux finds no connection form a sublist if they have the same route entry. All packets of
-//! a sublist use the lookup result of its first packet. For a connection, each further packet costs
-//! one comparison, and the sublist has one output, one ACK decision and one wake (`socket::rx`).
+//! demux finds no connection form a sublist if they have the same route entry. In the sublist of a
+//! connection, each further packet costs one comparison, and all packets together cause one output,
+//! one ACK decision and one wake (`socket::rx`).
 //!
-//! The **hint** is the route entry of the previous packet whose route was looked up. The next such
-//! packet uses the hint without a lookup if it has the same destination and type of service. If its
-//! source address differs, the source is checked.
+//! The **hint** is the route entry of the previous packet whose route was looked up, if that packet
+//! was for an address of this host. The next such packet uses the hint without a lookup if it has
+//! the same destination and type of service. If its source address differs, the source is checked.
 //!
 //! Differs from Linux: each packet is delivered at once, whereas Linux takes the whole list through
 //! IP before it delivers the first packet. Keeping packets and headers in between costs 3 to 5 %
@@ -55,8 +57,8 @@ use crate::{
 /// Offset of Next Header in the fixed IPv6 header.
 const NEXT_HEADER: u16 = 6;
 
-/// Sublist of the last packet that was not dropped. A dropped packet does not end a sublist (Linux:
-/// `ip_list_rcv_finish` continues with the next packet).
+/// Sublist of the last packet whose connection or route entry was found. A packet dropped before
+/// that does not end a sublist (Linux: `ip_list_rcv_finish` continues with the next packet).
 #[derive(Clone, Copy)]
 enum Sublist<'s> {
     /// No sublist: there was no packet yet, or the last one carried a route entry with it
@@ -166,8 +168,8 @@ impl<'s> ListInput<'s> {
         self.push_by_route::<V4>(rx, &header, protocol_at, packet)
     }
 
-    /// Delivers a datagram. If early demux finds a connected socket, the socket supplies the route
-    /// entry; otherwise the route is looked up.
+    /// Delivers a datagram. If early demux finds a connected socket, the route is looked up only if
+    /// the socket caches no valid route entry and the packet brings none.
     fn push_datagram<const V4: bool>(
         &mut self,
         rx: &mut Rx<'_, 's>,
@@ -262,7 +264,7 @@ impl<'s> ListInput<'s> {
 }
 
 /// Delivers a packet to the current connection. A packet that carries no route entry uses the one
-/// that the connection has cached.
+/// that the connection has cached or, if that is not valid, the result of a lookup.
 #[inline]
 pub(super) fn established<const V4: bool>(
     rx: &mut Rx<'_, '_>,
@@ -585,8 +587,8 @@ fn read_whole<const V4: bool>(
         protocol_at = read_extensions(rx, &mut header, whole)?;
     }
     if header.fragment.is_fragment() {
-        // A datagram in fragments that is a fragment itself. Each datagram could complete another
-        // one in turn, as deep as a sender likes.
+        // A reassembled datagram that is itself a fragment is dropped. Otherwise a sender could
+        // nest datagrams to any depth.
         count_header_error::<V4>(rx.cx, DropReason::IpOptions);
         return Err(DropReason::IpOptions);
     }

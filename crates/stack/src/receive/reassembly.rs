@@ -1,8 +1,9 @@
 //! Reassembly: joins the fragments of a datagram, and reports datagrams that stay incomplete.
 //!
 //! Above: `ip_input`, which passes fragments for this host. Below: the tables of fragments
-//! (`socket::net::fragments`), which decide. RFC 791 §3.2, RFC 792, RFC 1122 §3.3.2,
-//! RFC 8200 §4.5; Linux: `ip_defrag`, `ip_frag_reasm`, `ip_expire`, `ipv6_frag_rcv`.
+//! (`socket::net::fragments`), which decide whether a fragment is kept and a datagram is complete.
+//! RFC 791 §3.2, RFC 792, RFC 1122 §3.3.2, RFC 8200 §4.5; Linux: `ip_defrag`, `ip_frag_reasm`,
+//! `ip_expire`, `ipv6_frag_rcv`.
 //!
 //! Both versions share one algorithm. An IPv6 fragment differs in its header, whose last part is
 //! the Fragment header, and in faults that RFC 8200 wants reported.
@@ -10,7 +11,7 @@
 //! A datagram is joined by copying: the payload of the fragments is appended to the first one, so
 //! that the result has few page slices, whatever the number of fragments.
 //!
-//! Not here: atomic fragments, which are whole datagrams (`ip_input`).
+//! Not here: atomic fragments, which are whole datagrams with a Fragment header (`ip_input`).
 
 use pkt::{DropReason, Ecn, Gso, Packet, RxChecksum};
 

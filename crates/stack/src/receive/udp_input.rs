@@ -4,8 +4,9 @@
 //! `__udp4_lib_rcv`, `__udp4_lib_mcast_deliver`, `__udp6_lib_rcv`, `__udp6_lib_mcast_deliver`. Both
 //! IP versions take the same steps; over IPv6 a checksum is mandatory (RFC 8200 §8.1). A datagram
 //! for which early demux has found a connected socket passes [`connected`]. All others pass
-//! `input`: datagrams for unconnected sockets and groups, and datagrams without a socket, which are
-//! answered with an ICMP port unreachable error.
+//! `input`: datagrams for unconnected sockets and groups, reassembled datagrams, all datagrams if
+//! early demux is off, and datagrams without a socket. If such a datagram was for this host alone,
+//! it is answered with an ICMP port unreachable error.
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Verdict, checksum};
 

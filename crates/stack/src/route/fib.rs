@@ -39,7 +39,7 @@ mod builder;
 mod change;
 
 /// Device index of a route without a specific device: limited broadcast, multicast, blackhole,
-/// unreachable.
+/// unreachable, prohibit.
 pub const NO_DEVICE: DeviceIndex = DeviceIndex(u32::MAX);
 
 /// Treatment of the packets to a prefix. Linux: `struct fib_info`.
@@ -237,7 +237,7 @@ impl RouteEntry {
 enum Table {
     /// Routes of the addresses of this host, and of broadcast and multicast addresses.
     Local,
-    /// Routes of the networks of its addresses, and added routes.
+    /// Routes of the networks of this host's addresses, and added routes.
     Main,
 }
 
@@ -435,9 +435,9 @@ impl Fib {
         self.addresses_on(device).find(|address| address.is_ipv4() == v4)
     }
 
-    /// Returns every route, even if another route to its prefix has a smaller metric. The local
-    /// table comes before the main table, IPv4 before IPv6; then the order is that of prefixes and
-    /// metrics.
+    /// Returns every route of both tables, even if another route to its prefix has a smaller
+    /// metric. The local table comes before the main table, IPv4 before IPv6; then the order is
+    /// that of prefixes and metrics.
     #[must_use]
     pub fn entries(&self) -> Vec<RouteEntry> {
         let mut entries = Vec::new();

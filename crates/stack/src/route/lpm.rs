@@ -23,7 +23,7 @@
 //! **The map is persistent.** Clones share their nodes. A change affects the nodes from the root to
 //! the changed prefix, at most seven for IPv4. It copies those that another clone also uses, and
 //! changes the others in place. A clone is published to readers, which follow plain references in
-//! their read section. The memory of a replaced node is freed when the last clone that uses the
+//! their RCU read section. The memory of a replaced node is freed when the last clone that uses the
 //! node is dropped.
 //!
 //! Not here: the meaning of the values; several values for one prefix.

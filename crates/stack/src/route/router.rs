@@ -67,7 +67,7 @@ pub struct Router {
     pub(crate) routes: RouteTable,
     /// `net.quietline.dst_layout`, as it was when the host was built.
     pub(crate) dst_layout: DstLayout,
-    /// Path MTUs learned from ICMP.
+    /// Path MTUs and redirects learned from ICMP.
     pub(crate) exceptions: Exceptions,
     pub(crate) neighbors: NeighborTables,
     /// Route entries of sent packets.
@@ -88,7 +88,7 @@ impl Deref for Router {
 }
 
 impl Router {
-    /// Returns the forwarding table, borrowed for the read section.
+    /// Returns the forwarding table, borrowed for the RCU read section.
     #[inline]
     pub(crate) fn fib<'s>(&'s self, rcu: &'s Section<'_>) -> &'s Fib {
         self.routes.fib(rcu)
@@ -158,9 +158,9 @@ impl Router {
         self.fib(&cx.reader().pin()).is_local(ip)
     }
 
-    /// Returns whether the address of `end` is an address of this host. A link-local address must
-    /// be one of the device that its scope selects. A v4-mapped address is replaced by its IPv4
-    /// address.
+    /// Returns whether the address of `end` is an address of this host. A link-local address with a
+    /// scope must be one of the device that the scope selects. A v4-mapped address is replaced by
+    /// its IPv4 address.
     #[must_use]
     pub fn is_local_end(&self, cx: &Cx, end: SocketAddr) -> bool {
         match Destination::from(end).device {
@@ -286,8 +286,9 @@ fn group_mac(hop: &Hop) -> Option<MacAddr> {
     }
 }
 
-/// Returns the source address of a broadcast from a device without an address: 0.0.0.0, by which a
-/// host requests an address (RFC 1122 §3.2.1.3 (a)). Linux: `inet_select_addr`.
+/// Returns the source address of a limited broadcast (255.255.255.255) from a device without an
+/// address: 0.0.0.0, by which a host requests an address (RFC 1122 §3.2.1.3 (a)). Linux:
+/// `inet_select_addr`.
 fn initial_source(kind: RouteKind, remote: IpAddr) -> Option<IpAddr> {
     let is_limited = remote == IpAddr::V4(Ipv4Addr::BROADCAST);
     (kind == RouteKind::Broadcast && is_limited).then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
@@ -397,8 +398,8 @@ impl Router {
         dst.dst.tail().generation == self.route_generation()
     }
 
-    /// Returns whether [`Router::route`] would now return the device, MTU and next hop of `dst`.
-    /// If [`is_current`](Self::is_current) returns true, this lookup is not needed.
+    /// Returns whether [`Router::route`] would now return the device, MTU, metrics and next hop of
+    /// `dst`. If [`is_current`](Self::is_current) returns true, this lookup is not needed.
     pub(crate) fn agrees_with_lookup(
         &self,
         cx: &Cx,

@@ -1,10 +1,10 @@
-//! State shared by the sockets of one core: the timer wheel, and the list of connections that may
-//! send again.
+//! State shared by the sockets of one core: the timer wheel, and the list of sockets that may send
+//! again.
 //!
 //! Above: a turn of the core (`turn::turn`: one pass of its softirq work), which expires the timers
-//! and resumes the connections in the list. Below: connections, requests and TIME-WAIT sockets,
-//! which arm timers, and completions of packets, which add to the list. Linux: the per-CPU timer
-//! base, `struct tsq_tasklet`; `mod_timer`, `timer_delete`, `__run_timers`.
+//! and resumes the sockets in the list. Below: the owners of timers (`TimerEntry`), and completions
+//! of packets, which add to the list. Linux: the per-CPU timer base, `struct tsq_tasklet`;
+//! `mod_timer`, `timer_delete`, `__run_timers`.
 //!
 //! Not here: which thread runs the core (`core`).
 

@@ -9,7 +9,7 @@
 //! (`softirq`). If no thread owns the socket, the datagrams are queued at once, under a single
 //! acquisition of the lock, and readers are woken once; otherwise a datagram goes to the backlog
 //! and other work becomes a DEFERRED bit. Process context owns the socket for a call (`call`). A
-//! receive takes datagrams under the lock and copies them after it has released the lock. A send
+//! receive takes datagrams under the lock and, unless it peeks, copies them without it. A send
 //! builds packets in the calling thread, and passes consecutive packets with one route entry (dst)
 //! to the device as one list.
 //!
@@ -25,10 +25,10 @@
 //! Invariant: `ReceiveQueue::rmem` is the sum of the `truesize` of the datagrams in the receive
 //! queue, and the charged pages cover this sum.
 //!
-//! Differs from Linux in two points. Linux has a separate lock for the receive queue; here the
-//! socket lock protects it. Linux verifies a UDP checksum while it copies the data, unless the
-//! socket has a filter; this stack verifies every checksum on arrival, so that a corrupt datagram
-//! never makes a socket readable.
+//! Differs from Linux: Linux has a separate lock for the receive queue; here the socket lock
+//! protects it. Linux verifies a UDP checksum while it copies the data, unless the socket has a
+//! filter; this stack verifies every checksum on arrival, so that a corrupt datagram never makes a
+//! socket readable.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -119,7 +119,7 @@ pub struct DatagramSocket {
     core: CoreId,
     /// Core that received the socket's last datagrams. Relaxed: a hint.
     incoming: AtomicU16,
-    /// Packet memory of this socket in devices that complete later.
+    /// Accounting of this socket's packets that have not completed.
     wmem: Arc<Wmem>,
     /// Input route entry (dst) for later datagrams, while the socket is connected. Written by the
     /// owner of the lock.
@@ -128,7 +128,7 @@ pub struct DatagramSocket {
     flags: DatagramFlags,
     /// Multicast groups that the socket has joined.
     memberships: RcuCell<Vec<Joined>>,
-    /// Options shared with connections, read without the lock.
+    /// Options that connections have, too, read without the lock.
     settings: SharedSettings,
     /// All options as set. This lock is held during a call that reads or sets an option.
     kept: Mutex<SocketSettings>,
@@ -179,8 +179,8 @@ struct DatagramState {
     error: Option<Errno>,
     /// Reports of `IP_RECVERR`, oldest first: at most [`report::ERRORS_MAX`].
     errors: Vec<QueuedError>,
-    /// Route entry (dst) of the last destination, if the destination was used twice in a row or the
-    /// socket is connected.
+    /// Route entry (dst) of the destination that the first message of the last send named, if that
+    /// is the peer, or if the first message of the send before named it, too.
     dst: Option<DatagramDst>,
     /// Lookup of the last destination for which no valid route entry was cached.
     last_lookup: Option<Lookup>,
@@ -325,8 +325,8 @@ impl DatagramSocket {
         &self.watchers
     }
 
-    /// Registers an event loop, as [`Connection::watch`](super::Connection::watch): it is called
-    /// for every batch of datagrams.
+    /// Registers an event loop, as [`Connection::watch`](super::Connection::watch). `watch` is
+    /// called for every batch of datagrams.
     pub fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
         let added = self.watchers.add(key, watch);
         self.watched.store(true, Ordering::Relaxed);
@@ -334,7 +334,8 @@ impl DatagramSocket {
         added
     }
 
-    /// Records that a send has found no space, so that space is news. Under the lock.
+    /// Records that a send has found no space, so that waiting threads are notified of space. Under
+    /// the lock.
     #[cold]
     fn note_full(&self) {
         self.ready.retract(Readiness::WRITE.bits());
@@ -425,8 +426,8 @@ impl DatagramState {
         socket.wmem.bytes() <= limit || !socket.wmem.throttle(cx.sysctls().tsq_protocol, limit)
     }
 
-    /// Charges pages for the receive queue, which has grown by one datagram. Returns false, and
-    /// charges nothing, if the host has no more pages for datagrams.
+    /// Charges pages for the receive queue, which is about to grow to `rmem` bytes. Returns false,
+    /// and charges nothing, if the host has no more pages for datagrams.
     #[inline]
     fn charge(&mut self, cx: &Cx, rmem: u32) -> bool {
         let more = i64::from(rmem.div_ceil(PAGE_BYTES)) - self.charged_pages;

@@ -86,7 +86,7 @@ pub struct Net {
     pub(crate) ports: PortSelector,
     pub(crate) icmp_limiter: IcmpLimiter,
     pub(crate) ip_ids: IpIds,
-    /// Packet memory, which all hosts of a process share. Used for its counters.
+    /// Packet memory, which all hosts of a process or simulation share. Used for its counters.
     pub(crate) packets: pkt::Domain,
     /// Connections in TIME-WAIT, bounded by `tcp_max_tw_buckets`.
     pub(crate) time_waits: AtomicUsize,
@@ -268,7 +268,8 @@ impl Net {
         &self.ports
     }
 
-    /// Removes cached metrics of peers: the cookies of Fast Open (`ip tcp_metrics flush all`).
+    /// Removes cached metrics of peers: cookies, MSS and lost SYNs of Fast Open (`ip tcp_metrics
+    /// flush all`).
     pub fn flush_tcp_metrics(&self) {
         self.fast_open.forget();
     }
@@ -305,9 +306,10 @@ impl Net {
         &self.runners[usize::from(id.0)]
     }
 
-    /// Returns the core for the timers and the TSQ list of a new connection: in softirq context the
-    /// running core, which has received the first packet, and in process context the core that the
-    /// flow's hash selects.
+    /// Returns the core to which a flow belongs that has no connection yet: in softirq context the
+    /// running core, which has received the packet, and in process context the core that the flow's
+    /// hash selects. It becomes the home core of a passive connection, and selects among sockets
+    /// that share a port (`SO_INCOMING_CPU`).
     pub(crate) fn core_for(&self, cx: &Cx, hash: u32) -> CoreId {
         cx.running().unwrap_or_else(|| self.core_of_flow(hash))
     }

@@ -12,7 +12,8 @@ use crate::{
 };
 
 impl Net {
-    /// Answers `header` with a reset (RFC 9293 §3.10.7.1) and drops the segment that caused it.
+    /// Answers `header` with a reset (RFC 9293 §3.10.7.1), unless `header` is itself a reset, and
+    /// drops `packet`, the segment that caused it.
     pub(crate) fn reply_with_reset(
         &self,
         cx: &mut Cx,

@@ -90,8 +90,8 @@ impl<'a, 's> Rx<'a, 's> {
         }
     }
 
-    /// Makes `socket` the current connection. If another connection was current, flushes it first
-    /// ([`flush`](Self::flush)).
+    /// Makes `socket` the current connection. If it was not current, first completes the previous
+    /// connection and the collected datagrams ([`flush`](Self::flush)).
     pub(crate) fn switch_to(&mut self, socket: &'s Connection) {
         if self.flow.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
             return;
@@ -241,8 +241,9 @@ impl KnownFlow {
     }
 }
 
-/// Consecutive packets of one connection in a poll. They cause one output, one decision about an
-/// ACK and one wake-up. The read section of the poll keeps the connection alive.
+/// Consecutive packets of one connection in a poll. They cause one output (besides resets and
+/// duplicate ACKs), one decision about an ACK and one wake-up. The read section of the poll keeps
+/// the connection alive.
 #[derive(Debug)]
 pub(crate) struct Flow<'s> {
     socket: Option<&'s Connection>,
@@ -298,7 +299,7 @@ impl<'s> Flow<'s> {
     }
 
     /// Notes whether the next packet is the last of its poll. The delivery of the last packet
-    /// flushes its connection.
+    /// flushes its connection, unless a thread owns the connection.
     pub(crate) const fn set_last(&mut self, last: bool) {
         self.last = last;
     }

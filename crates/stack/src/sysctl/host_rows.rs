@@ -70,10 +70,11 @@ macro_rules! host_rows {
 // is set again in this order, each setting gets its saved value.
 host_rows! {
     /// Sets the settings that together reproduce the data path of a version of Linux: receive
-    /// contexts, references to route entries, the way out of receive offload, busy polling, TCP
-    /// Small Queues and packet recycling. docs/mechanisms.md lists the values. A setting that is
-    /// set later keeps its own value. While a host runs, a preset does not change
-    /// `net.quietline.dst_layout`. Set it to compare versions.
+    /// contexts, early demux, references to route entries, the way out of receive offload, busy
+    /// polling, TCP Small Queues, autocorking, ACKs for a backlog and packet recycling.
+    /// docs/mechanisms.md lists the values. A setting that is set later keeps its own value. While
+    /// a host runs, a preset does not change `net.quietline.dst_layout`. Set it to compare
+    /// versions.
     preset: Preset = Preset::Default, Presets WORDS, Lab, "net.quietline.preset";
     /// Time to live of sent IP packets, in hops. Raise it if destinations are more than 64 routers
     /// away; a socket overrides it with `IP_TTL`.
@@ -169,14 +170,16 @@ host_rows! {
     bindv6only: bool = false, Switch 0..=1, Operate, "net.ipv6.bindv6only";
     /// Number of neighbor solicitations before an IPv6 address of an Ethernet device is used
     /// (RFC 4862 §5.4); they are `net.ipv6.neigh.default.retrans_time_ms` apart. An address that
-    /// another station has is refused. It is read when the host starts. Set 0, no probes, on links
-    /// where no address can be assigned twice: the host then starts a second or two sooner.
+    /// another station has is refused. It applies when the host starts and when an address is
+    /// added. Set 0, no probes, on links where no address can be assigned twice: the host then
+    /// starts a second or two sooner.
     dad_transmits: u32 = 1, Number 0..=10, Operate, "net.ipv6.conf.all.dad_transmits";
     /// Acceptance of router advertisements on Ethernet devices (RFC 4861, RFC 4862). 1: the host
     /// solicits routers when it starts, and takes a default route, prefixes and addresses from
     /// them; interface identifiers are stable and opaque (RFC 7217). 0: none of that. Differs from
     /// Linux, where the default is 1: a host that names its addresses gets no others. Set 1 on
-    /// links whose routers are trusted. It is read when the host starts.
+    /// links whose routers are trusted, before the host starts, because its start assigns
+    /// link-local addresses and solicits routers.
     accept_ra: bool = false, Switch 0..=1, Operate, "net.ipv6.conf.all.accept_ra";
     /// Temporary addresses in prefixes of routers, besides the stable one (RFC 8981). 0: none. 1:
     /// formed, but connections prefer the stable address. 2: connections prefer a temporary one.
@@ -189,8 +192,8 @@ host_rows! {
     /// change addresses more often.
     temp_prefered_lft: Duration = Duration::from_secs(86_400), Seconds 1..=INT_MAX, Tune, "net.ipv6.conf.all.temp_prefered_lft";
     /// Upper bound of the random time by which the preferred lifetime of a temporary address is
-    /// shortened, in seconds, so that the hosts of a link do not change addresses together. Set 0
-    /// to use each for the whole time.
+    /// shortened, in seconds and at most 0.4 of that lifetime, so that the hosts of a link do not
+    /// change addresses together. Set 0 to use each for the whole time.
     max_desync_factor: Duration = Duration::from_secs(600), Seconds 0..=INT_MAX, Tune, "net.ipv6.conf.all.max_desync_factor";
     /// First and last local port of connections that name none (RFC 6056). Widen it on clients that
     /// open many connections to one server.
@@ -208,14 +211,15 @@ host_rows! {
     /// Reference counting of route entries (dst). `cas_inc_not_zero`: packets over loopback hold a
     /// reference, taken by a loop of compare-and-swap. `rcuref`: the same with one atomic addition.
     /// `sharded`: the same, in a word for each CPU while the entry is in use for lookups. `noref`:
-    /// packets hold none. A change invalidates all cached routes. Change it to reproduce the costs
-    /// of older Linux versions.
+    /// packets hold none unless they are queued. A change invalidates all cached routes. Change it
+    /// to reproduce the costs of older Linux versions.
     dst_ref: DstRefMode = DstRefMode::Noref, DstRefModes WORDS, Lab, "net.quietline.dst_ref";
-    /// Source of the validity of a cached route entry, for each packet sent and received. `entry`:
-    /// the entry's own generation, as in Linux. `generation`: a copy of it beside the cached entry,
-    /// so that no packet reads a cache line that reference counting writes. A change invalidates
-    /// all cached routes. Set `entry` to measure `net.quietline.dst_layout`, which matters only if
-    /// packets read the entry.
+    /// Source of the validity of a route entry that a socket caches, for each packet that the
+    /// socket sends or processes. `entry`: the entry's own generation, as in Linux. `generation`: a
+    /// copy of it beside the cached entry, so that the socket reads no cache line that reference
+    /// counting writes. Early demux reads the entry in both cases. A change invalidates all cached
+    /// routes. Set `entry` to measure `net.quietline.dst_layout`, which matters most if sockets
+    /// read the entry.
     dst_check: DstCheck = DstCheck::Generation, DstChecks WORDS, Lab, "net.quietline.dst_check";
     /// Place of a route entry's reference count. `packed`: on the cache line that every packet
     /// reads. `padded`: on a line of its own. `filled`: on a line with fields that no packet reads.
@@ -229,7 +233,7 @@ host_rows! {
     /// Number of ARP probes before an address of an Ethernet device is used (RFC 5227, which says
     /// 3). An address that another station owns is refused; an address in use is announced and
     /// defended. 0: no probes and no announcements. Set it to 3 on links where addresses may be
-    /// assigned twice. It is read when the host starts.
+    /// assigned twice. It applies when the host starts and when an address is added.
     acd_probes: u32 = 0, Number 0..=10, Operate, "net.quietline.acd_probes";
     /// Unit of the pauses between ARP probes and announcements, in milliseconds; a pause between
     /// two probes is a random time of one to two units. RFC 5227 says 1000. Lower it to some 20 on
@@ -273,14 +277,15 @@ host_rows! {
     /// `somaxconn` and the backlog on servers that accept many connections at once.
     tcp_max_syn_backlog: u32 = 4096, Number 1..=INT_MAX, Operate, "net.ipv4.tcp_max_syn_backlog";
     /// SYN cookies (RFC 4987). 0: never. 1: if the queue of half-open connections is full. 2: for
-    /// every SYN. Keep 1 on servers that untrusted clients reach; 2 is for tests.
+    /// every SYN, unless it reopens a connection in TIME-WAIT. Keep 1 on servers that untrusted
+    /// clients reach; 2 is for tests.
     tcp_syncookies: u8 = 1, Number 0..=2, Operate, "net.ipv4.tcp_syncookies";
     /// Largest number of connections in TIME-WAIT; a further one is closed at once, without the
     /// protection of that state. Raise it rather than lower it: an entry is small.
     tcp_max_tw_buckets: u32 = 262_144, Number 0..=INT_MAX, Operate, "net.ipv4.tcp_max_tw_buckets";
-    /// Reuse of a four-tuple in TIME-WAIT by a new outgoing connection (RFC 6191). 0: never. 1: if
-    /// both connections have timestamps. 2: as 1, over loopback only. Set 1 on clients that run out
-    /// of local ports.
+    /// Reuse of a four-tuple in TIME-WAIT by a new outgoing connection whose port the host chooses
+    /// (RFC 6191). 0: never. 1: if both connections have timestamps. 2: as 1, over loopback only.
+    /// Set 1 on clients that run out of local ports.
     tcp_tw_reuse: u8 = 2, Number 0..=2, Operate, "net.ipv4.tcp_tw_reuse";
     /// Time that a connection must have been in TIME-WAIT before `tcp_tw_reuse` applies to it, in
     /// milliseconds. Lower it only on paths where no segment can be that late.
@@ -294,8 +299,9 @@ host_rows! {
     /// memory that the host is given. Set it if this host shares packet memory with others.
     tcp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, Operate, "net.ipv4.tcp_mem";
     /// Memory of the receive queues of all datagram sockets together, in pages of 4 KB. Datagrams
-    /// beyond the third number are dropped (`UdpMemErrors`); the first two have no effect. Set it
-    /// if this host shares packet memory with others.
+    /// beyond the third number are dropped (`UdpMemErrors`); the first bounds the batches in which
+    /// pages are counted, the second has no effect. Set it if this host shares packet memory with
+    /// others.
     udp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, Operate, "net.ipv4.udp_mem";
     /// Initial receive buffer of a datagram socket, in bytes of packet memory. Raise it if
     /// `UdpRcvbufErrors` counts and applications do not set `SO_RCVBUF`.
@@ -406,8 +412,8 @@ host_rows! {
     /// work), in microseconds. 2000 is two ticks of a kernel with 1000 ticks a second. Lower it
     /// where timers must be punctual under load.
     netdev_budget_usecs: Duration = Duration::from_micros(2000), Micros 0..=INT_MAX, Tune, "net.core.netdev_budget_usecs";
-    /// Number of packets that one poll takes from one queue. Differs from Linux, where a device's
-    /// weight is the constant 64 and this is the weight of the backlog. Lower it to make queues
-    /// alternate sooner.
+    /// Largest number of packets that one poll takes from one queue, except in busy polling.
+    /// Differs from Linux, where a device's weight is the constant 64 and this is the weight of the
+    /// backlog. Lower it to make queues alternate sooner.
     dev_weight: usize = WEIGHT, Number 1..=WEIGHT as u64, Tune, "net.core.dev_weight";
 }

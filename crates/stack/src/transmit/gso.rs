@@ -4,7 +4,7 @@
 //! Above: `tx_queue`, if the device or its queueing discipline does not accept superframes of this
 //! size. Linux: `tcp_gso_segment`, `inet_gso_segment`.
 //!
-//! Payload is not copied: every segment shares the fragments of the superframe and has its own
+//! Payload in pages is not copied: every segment shares the pages of the superframe and has its own
 //! headers. FIN and PSH stay on the last segment only, CWR on the first. The IPv4 identification
 //! increments from segment to segment, unless GRO merged the superframe from segments with equal
 //! identifications. If the device does not complete checksums, each checksum is computed from the

@@ -131,8 +131,8 @@ impl TimeWait {
         }
         if !rst {
             if paws_reject || header.has(Flags::ACK) {
-                // The peer retransmits its FIN, so its wait for our ACK starts again, and TIME-WAIT
-                // starts again with it.
+                // The peer may have retransmitted its FIN. Then its wait for our ACK starts again,
+                // and so does TIME-WAIT.
                 self.deadline = cx.now + TIME_WAIT_LEN;
             }
             self.acknowledge(cx);

@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(
             round(&mut hystart, 1, 44),
             Verdict::Grow(1),
-            "a rise is not an eighth of 40 ms"
+            "a rise of less than an eighth of 40 ms counted"
         );
         assert_eq!(round(&mut hystart, 2, 50), Verdict::Grow(4));
         for number in 3..7 {
@@ -299,12 +299,12 @@ mod tests {
             };
             hystart.on_ack(&sample, 40 * MSS, MSS)
         };
-        assert_eq!(superframe(0, 5), Verdict::Grow(1), "less than 4 ms counts as a rise");
+        assert_eq!(superframe(0, 5), Verdict::Grow(1), "a rise of less than 4 ms counted");
         assert_eq!(superframe(2, 6), Verdict::Stop(SlowStartEnd::Delay));
     }
 
     /// Acknowledges one flight over a path of 20 ms, one segment every `gap_us`, with a window of
-    /// `segments`. Returns the number of acknowledgments and the time after which slow start ended.
+    /// `segments`. Returns the index and the time of the acknowledgment that ended slow start.
     fn train(gap_us: u64, segments: u32) -> Option<(u32, Duration)> {
         let mut hystart = HyStart::default();
         let train_max = Some(train_max(Duration::from_millis(20), 100_000_000, 0, false));

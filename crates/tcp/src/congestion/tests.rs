@@ -301,7 +301,7 @@ fn every_algorithm_is_found_by_its_name() {
 }
 
 #[test]
-fn prr_sends_in_proportion_to_the_delivered_bytes() {
+fn prr_sends_no_more_than_is_delivered_and_ends_at_the_threshold() {
     let mut congestion = limited();
     congestion.on_ack(&ack(10 * MSS));
     assert_eq!(congestion.cwnd(), 20 * MSS);
@@ -321,7 +321,10 @@ fn prr_sends_in_proportion_to_the_delivered_bytes() {
         let room = congestion.cwnd().saturating_sub(pipe) / MSS * MSS;
         congestion.on_transmitted(room);
         (pipe, out) = (pipe + room, out + room);
-        assert!(out <= MSS + arrived * MSS, "more than one segment more was sent than delivered");
+        assert!(
+            out <= MSS + arrived * MSS,
+            "the bytes sent exceed those delivered by more than a segment"
+        );
     }
     assert!(pipe.abs_diff(ssthresh) <= MSS, "the flight {pipe} is not near ssthresh");
     congestion.on_recovery_complete();

@@ -44,8 +44,9 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     }
 }
 
-/// Raises the reordering degree: the path delivered data `distance` bytes late, so the same number
-/// of segments behind a hole does not indicate a loss (Linux: tcp_check_sack_reordering).
+/// Raises the reordering degree (`Tcb::reordering`, the number of segments behind a hole that
+/// indicate a loss): the path delivered data `distance` bytes late, so the same number of segments
+/// behind a hole does not indicate a loss (Linux: tcp_check_sack_reordering).
 pub(crate) fn note_reordering(tcb: &mut Tcb, cx: &Cx<'_>, distance: u32, seen_by: Counter) {
     let segments = distance.div_ceil(tcb.mss.effective());
     let most = u32::from(cx.config.tcp_max_reordering);

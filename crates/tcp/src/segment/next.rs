@@ -102,9 +102,9 @@ fn window_left(tcb: &Tcb, seq: SeqNum) -> u32 {
 }
 
 /// Applies Nagle's algorithm with Minshall's modification (RFC 9293 §3.7.4): a small segment waits
-/// while an earlier small one is unacknowledged, and always with `TCP_CORK` or `MSG_MORE`. Only the
-/// last entry can be small. It never waits if it has a FIN, in urgent mode, or while `PUSH_HELD` is
-/// set.
+/// while an earlier small one is unacknowledged, and always with `TCP_CORK`, `MSG_MORE` or during a
+/// write. Only the last entry waits, and never if it has a FIN, in urgent mode, or while
+/// `PUSH_HELD` is set.
 fn hold_small(tcb: &Tcb, index: usize, len: u32, fin: bool) -> Result<(usize, u32), Blocked> {
     let mss = tcb.mss.effective();
     let small = len % mss;
@@ -185,9 +185,9 @@ pub(crate) fn note_first(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, segments: u32
     }
 }
 
-/// Sends data that Nagle's algorithm, a cork or a small window holds back, as far as the window has
-/// space. Returns `false` if nothing was sent. The persist timer calls it, so that no data waits
-/// forever, and so does the tail loss probe.
+/// Sends at most one segment of data that Nagle's algorithm, a cork or a small window holds back,
+/// as far as the window has space. Returns `false` if nothing was sent. The persist timer calls it,
+/// so that no data waits forever, and so does the tail loss probe.
 pub(crate) fn send_held(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     let Some((index, entry)) = tcb.send_queue.first_unsent() else { return false };
     let window = window_left(tcb, entry.seq);

@@ -62,7 +62,7 @@ impl TsqLimit {
     /// defer completions until more packets are sent. With one packet in flight its ACK would
     /// resume the connection, but a device that defers completions may defer that ACK, too.
     ///
-    /// Differs from Linux 3.16, which had no exception.
+    /// Differs from the Linux versions of [`DynMax`](Self::DynMax), which had no exception.
     const fn exempt_in_flight(self) -> Option<usize> {
         match self {
             Self::Off | Self::Static131072Ge => None,
@@ -290,7 +290,7 @@ mod tests {
 
     /// Linux's tcp_small_queue_check makes no difference here between new data and retransmissions.
     #[test]
-    fn each_mode_has_its_own_exemption_for_few_segments_in_flight() {
+    fn the_exemption_for_few_segments_in_flight_depends_on_the_mode() {
         use Kind::{New, Retransmission};
         for kind in [New, Retransmission] {
             assert!(!waits(TsqLimit::V619, 1, kind), "{kind:?}");

@@ -3,7 +3,8 @@
 //! Above: `setsockopt` in the socket layer. Linux: do_tcp_setsockopt, sk_setsockopt.
 //!
 //! A setter only changes the state; the caller runs `output` after a setter that may release held
-//! data (`set_nodelay`, `set_cork`).
+//! data (`set_nodelay`, `set_cork`) or schedule an ACK (`set_quickack`, `set_rcvbuf`,
+//! `set_rcvlowat`, `set_window_clamp`).
 //!
 //! Not here: options of a socket without connection ([`SocketOptions`](crate::SocketOptions)),
 //! keepalive and the idle timeout (`tcb::keepalive`).

@@ -1,7 +1,8 @@
 //! Facts about one acknowledgment, gathered while the send queue is traversed.
 //!
-//! Above: `send_queue` and `loss::scoreboard` write the facts; `loss`, `congestion` and the
-//! round-trip estimate read them. Linux: struct tcp_sacktag_state, and the FLAG_* of tcp_ack.
+//! Above: `input::ack` and `loss::scoreboard` write the facts, as `send_queue` does; `loss`,
+//! `delivery_rate` and the RTT sample of `input::ack` read them. Linux: struct tcp_sacktag_state,
+//! and the FLAG_* of tcp_ack.
 //!
 //! Not here: the consequences (`input::ack`, `loss`).
 
@@ -68,8 +69,8 @@ pub(crate) struct Acked {
     pub(crate) lowest_original: Option<SeqNum>,
     /// TSecr of the ACK's segment.
     pub(crate) echo: Option<u32>,
-    /// Whether the segment carried data or changed the window, so that it is no duplicate ACK
-    /// (Linux: `FLAG_NOT_DUP`).
+    /// Whether the segment carried data or a FIN, changed the window, or was overtaken by later
+    /// ACKs, so that it is no duplicate ACK (Linux: `FLAG_NOT_DUP`).
     pub(crate) not_duplicate: bool,
     /// Whether the ACK echoes a congestion mark (RFC 3168 §6.1.2).
     pub(crate) marked: bool,

@@ -3,7 +3,7 @@
 //!
 //! Above: `open` sends and receives SYNs with data; timers, resets and the end of a connection
 //! report here that the path may drop Fast Open segments. RFC 7413; Linux: struct
-//! tcp_fastopen_context, `syn_fastopen` of struct tcp_sock.
+//! tcp_fastopen_request, `syn_fastopen` of struct tcp_sock.
 //!
 //! Not here: the handshake itself (`open::fast_open`, `open::syn`), the cache of cookies
 //! (`stack::socket::fast_open`).
@@ -47,10 +47,11 @@ pub struct FastOpenResult {
     pub cookie: Option<Cookie>,
     /// MSS that the peer has announced; 0 if it has not answered.
     pub peer_mss: u16,
-    /// Whether the peer answered only a SYN without data and cookie.
+    /// Whether the peer did not answer the SYN with data, but only a SYN without data and cookie,
+    /// or none.
     pub syn_dropped: bool,
-    /// `Some` if the peer answered our request without a cookie; true when the request was in the
-    /// experimental option.
+    /// `Some` if the peer answered our request without a cookie, and the SYN was sent only once;
+    /// true when the request was in the experimental option.
     pub refused: Option<bool>,
 }
 
@@ -80,7 +81,8 @@ pub enum FastOpenFailure {
     NoCookie = 1,
     /// The SYN-ACK acknowledged the SYN and not its data.
     DataNotAcknowledged = 2,
-    /// The SYN had to be retransmitted, without its data.
+    /// The data of the SYN was not acknowledged, and the SYN was retransmitted without it; or the
+    /// SYN timed out three times, or until the connection was given up.
     SynRetransmitted = 3,
 }
 
@@ -208,7 +210,8 @@ impl Tcb {
     }
 }
 
-/// Records, after the SYN was retransmitted without data, that the peer answered no SYN with data.
+/// Records, at the second timeout of the SYN and later ones, that the peer did not answer the SYN
+/// with data, which is sent only once.
 pub(crate) fn on_syn_timeout(tcb: &mut Tcb) {
     let timeouts = tcb.recovery.timeouts();
     if let Some(state) = &mut tcb.fast_open
@@ -233,8 +236,8 @@ pub(crate) fn on_timeout(tcb: &mut Tcb, gives_up: bool) {
     }
 }
 
-/// Handles a reset whose sequence number is beyond RCV.NXT on a connection without any received
-/// data: the network path may have dropped the data before the reset.
+/// Handles a reset whose sequence number is in the window but not RCV.NXT. In ESTABLISHED, before
+/// any data was received, the network path may have dropped the data before the reset.
 pub(crate) fn on_early_reset(tcb: &mut Tcb) {
     if tcb.state == State::Established && tcb.totals.data_segs_in == 0 {
         suspect(tcb);

@@ -1,5 +1,5 @@
 //! Close with unread, unsent or late data, close in the states of the handshake, TIME-WAIT,
-//! FIN-WAIT-2 of orphans, `shutdown`, and the host's limit of challenge ACKs.
+//! FIN-WAIT-2 of orphans, `shutdown`, a peek, and the host's limit of challenge ACKs.
 
 use core::time::Duration;
 

@@ -1,8 +1,8 @@
 //! One end of the test network: does the work of the stack for one connection.
 //!
 //! A host may have a listener, a request, a control block and a TIME-WAIT object. An arriving
-//! segment is processed by the first of these that exists: TIME-WAIT object, control block,
-//! request, listener.
+//! segment is processed by the first of these that exists: TIME-WAIT object, control block that is
+//! not closed, request, listener. Without any of them it is answered by a reset.
 
 use std::vec::Vec;
 

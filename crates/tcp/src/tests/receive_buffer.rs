@@ -35,7 +35,7 @@ fn edges(net: &Net, shift: u8) -> std::vec::Vec<crate::SeqNum> {
 }
 
 #[test]
-fn the_buffer_grows_only_as_the_application_reads() {
+fn the_buffer_grows_with_the_reads_of_the_application_and_hardly_without_them() {
     for reads in [true, false] {
         let mut net = Net::new(1);
         net.delay = Duration::from_millis(25);

@@ -175,7 +175,8 @@ impl Held {
     }
 
     /// Appends the payload of an accepted segment: frags are moved, linear bytes are copied.
-    /// Returns the segment with its headers if the held packet has no room for these frags.
+    /// Returns the segment with its headers if the held packet has no room for these frags, or no
+    /// packet memory is left.
     pub(super) fn merge(
         &mut self,
         pool: &mut Pool,

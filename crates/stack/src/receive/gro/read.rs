@@ -4,8 +4,9 @@
 //! packets. Both families share one algorithm: `ip::parse` has checked the IP header, and the TCP
 //! header follows it.
 //!
-//! Within GRO, only this module makes headers linear. A frame shorter than its headers claim is no
-//! candidate: it is passed on unchanged, and the layer that drops it counts the drop.
+//! Within GRO, only this module makes headers linear (contiguous at the head of the packet). A
+//! frame shorter than its headers claim is no candidate: it is passed on unchanged, and the layer
+//! that drops it counts the drop.
 
 use std::net::IpAddr;
 
@@ -148,7 +149,7 @@ pub(super) fn cannot_merge(packet: &Packet, network: usize) -> bool {
 }
 
 /// Reads the headers of a frame whose IP header begins at offset `network`. Returns `None` unless
-/// the frame holds a whole TCP segment. A fragment is none: its position in the stream is unknown.
+/// the frame holds a whole TCP segment, directly after an IP header without IPv6 extension headers.
 pub(super) fn read(packet: &mut Packet, network: usize) -> Option<Candidate> {
     match ether_type(packet, network)? {
         EtherType::IPV4 => read_ip::<true>(packet, network),
@@ -214,7 +215,7 @@ fn read_ip<const V4: bool>(packet: &mut Packet, network: usize) -> Option<Candid
     read_tcp(packet, network, &ip)
 }
 
-/// Inlined for the same reason as `ip::parse`: the result is large.
+/// Inlined for the same reason as `ip::parse`.
 #[inline(always)]
 fn read_tcp(packet: &mut Packet, network: usize, ip: &IpHeader) -> Option<Candidate> {
     let transport = network + usize::from(ip.header_len);

@@ -14,7 +14,8 @@ use crate::sysctl::DeviceSettings;
 /// State of one queue's deferred interrupts.
 #[derive(Debug, Default)]
 pub(crate) struct Deferral {
-    /// Number of empty polls that are left before the descriptor is watched again.
+    /// Number of further empty polls that leave the descriptor unwatched; the one after them
+    /// watches it.
     left: u32,
     /// Time of the next timed poll; `None` if none is scheduled.
     timer: Option<Instant>,

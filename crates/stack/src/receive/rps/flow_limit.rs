@@ -39,7 +39,8 @@ impl FlowLimit {
     }
 
     /// Records a packet of the flow with this hash, for a queue with `qlen` of at most `max`
-    /// packets. Returns true if the flow exceeds its share and the packet must be dropped.
+    /// packets, if the queue is at least half full. Returns true if the flow exceeds its share and
+    /// the packet must be dropped.
     pub(super) fn exceeds(&mut self, hash: u32, qlen: u32, max: u32) -> bool {
         if qlen < max >> 1 {
             return false;

@@ -206,7 +206,7 @@ fn disabled_steering_has_no_slots_and_keeps_all_packets() {
     bench.set("net.core.rps_sock_flow_entries", "64");
     assert_eq!(bench.poll(&[0, 0]), [0, 0]);
     assert!(bench.steering.slots.is_empty());
-    assert_eq!(bench.steering.poll, 0, "the poll was not counted");
+    assert_eq!(bench.steering.poll, 0, "a poll without steering was counted");
 }
 
 #[test]

@@ -28,8 +28,8 @@ impl FibBuilder {
 
     /// Deletes the best route to the prefix of `spec` that also matches its other fields (`ip route
     /// del`). A metric of 0, the kind `Unicast`, and a missing next hop, device, source or MTU
-    /// match any value. The route to the network of an address can be deleted; routes of the local
-    /// table cannot.
+    /// match any value. `mtu_locked` and the TCP metrics are not compared. The route to the network
+    /// of an address can be deleted; routes of the local table cannot.
     ///
     /// # Errors
     /// If no route matches.
@@ -59,10 +59,10 @@ impl FibBuilder {
         self.fib.entries()
     }
 
-    /// Takes `device` down: removes the routes through it. A route with several next hops loses
-    /// those through `device` until it comes up again. The addresses of `device` remain addresses
-    /// of this host, and packets to them are accepted on other devices (the weak model of
-    /// RFC 1122 §3.3.4.2). Linux: `fib_sync_down_dev`.
+    /// Takes `device` down: removes the routes through it. A route with several next hops keeps
+    /// those through `device` as dead until it comes up again, and is removed if all are dead. The
+    /// addresses of `device` remain addresses of this host, and packets to them are accepted on
+    /// other devices (the weak model of RFC 1122 §3.3.4.2). Linux: `fib_sync_down_dev`.
     pub fn device_down(&mut self, device: DeviceIndex) {
         self.down.insert(device);
         let networks = self.edit(Table::Main, |route| {

@@ -169,8 +169,8 @@ impl Connection {
         let _ = self.deferred(net, cx, DEFERRED_ICMP);
     }
 
-    /// Softirq: makes the connection free cached packets and packets that reads have emptied,
-    /// because memory is scarce or the setting has changed.
+    /// Softirq: frees packets that reads have emptied, and makes the owner reclaim the other spare
+    /// memory of the connection, because memory is scarce or the setting has changed.
     pub(crate) fn reclaim_memory(&self, net: &Net, cx: &mut Cx) {
         self.free_read_packets(cx);
         let _ = self.deferred(net, cx, DEFERRED_TRIM);

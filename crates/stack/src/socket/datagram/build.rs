@@ -153,7 +153,7 @@ impl OpenPacket {
 /// Checks a message that the application sends by a ping socket.
 ///
 /// # Errors
-/// `EINVAL` for a message that is shorter than its header or is no echo request.
+/// `EINVAL` for a message that is shorter than its header or is no echo request with code 0.
 pub(super) fn check_echo(message: &[u8], v4: bool) -> Result<(), Errno> {
     let parsed = match v4 {
         true => IcmpMessage::parse::<true>(message),

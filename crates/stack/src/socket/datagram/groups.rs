@@ -30,7 +30,8 @@ use crate::{
     transmit::dst::RouteKind,
 };
 
-/// Largest number of groups that a socket joins (`net.ipv4.igmp_max_memberships`).
+/// Largest number of groups, of both IP versions together, that a socket joins: the default of
+/// Linux's `net.ipv4.igmp_max_memberships`.
 const MEMBERSHIPS_MAX: usize = 20;
 
 /// A multicast group on a device.
@@ -74,7 +75,8 @@ impl Groups {
         Self(RcuCell::new(rcu, Vec::new()))
     }
 
-    /// Returns whether some socket of the host has joined `group` on `device`.
+    /// Returns whether some socket of the host has joined `group` on `device`; on any device if
+    /// `device` is loopback.
     pub(crate) fn is_member(&self, device: DeviceIndex, group: IpAddr, rcu: &Section<'_>) -> bool {
         self.0.load(rcu).iter().any(|of| of.membership.covers(device, group))
     }

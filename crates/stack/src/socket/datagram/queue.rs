@@ -5,11 +5,11 @@
 //!
 //! A datagram in the queue is a packet without headers; the headers stay readable in front of it
 //! (`Packet::network_header`). With `UDP_GRO`, a datagram is joined to the packet before it if both
-//! have the same addresses and ports, device, TOS or traffic class, and TTL or hop limit, the
-//! datagrams of that packet have one
-//! size, and the new datagram is not larger. A superframe of a device that takes several datagrams
-//! as one packet is such a packet, too; a receive without `UDP_GRO` takes one datagram of it after
-//! the other (`recv`). Differs from Linux: datagrams are joined here and not in receive offload.
+//! have the same addresses and ports, device, TOS or traffic class and flow label, and TTL or hop
+//! limit, the datagrams of that packet have one size, and the new datagram is not larger. A
+//! superframe of a device that takes several datagrams as one packet is such a packet, too; a
+//! receive without `UDP_GRO` takes one datagram of it after the other (`recv`). Differs from Linux:
+//! datagrams are joined here and not in receive offload.
 //!
 //! A datagram holds the pages that it was received into, of which it is charged only its own bytes.
 //! Small datagrams that stay in a queue could therefore hold much more memory than their charges.
@@ -35,7 +35,8 @@ pub(super) const BEHIND_BYTES: u32 = 104 << 10;
 pub(super) struct ReceiveQueue {
     list: PacketList,
     /// Last datagram added with `UDP_GRO`, to which the next one may be joined. `None` if the queue
-    /// is empty, or if the last datagram was added without `UDP_GRO`.
+    /// is empty, if the last datagram was added without `UDP_GRO`, or if a peek has moved it to
+    /// `list`.
     newest: Option<Packet>,
     /// Sum of the `truesize` of all datagrams (`sk_rmem_alloc`).
     rmem: u32,

@@ -121,8 +121,8 @@ impl DatagramSocket {
         Ok(received)
     }
 
-    /// Receives waiting datagrams into the buffers in order, as many as there are buffers, and
-    /// returns their number: at least one, unless `messages` is empty.
+    /// Receives waiting datagrams into the buffers in order, at most as many as there are buffers,
+    /// and returns their number: at least one, unless `messages` is empty.
     ///
     /// # Errors
     /// As [`recv`](Self::recv).

@@ -8,12 +8,12 @@
 //! and get their headers together (`Path`). Packets of consecutive messages with the same route
 //! entry (dst), link addresses and transmit queue reach the device as one list. The payload is
 //! copied once, into packet memory; if the device completes no checksums, the same pass computes
-//! the sum. A connected socket caches its route entry. An unconnected socket caches the entry of a
-//! destination that the first messages of two consecutive calls name, and otherwise finds the entry
-//! in a read section, without a shared write.
+//! that of a UDP datagram. A connected socket caches its route entry. An unconnected socket caches
+//! the entry of a destination that the first messages of two consecutive calls name, and otherwise
+//! finds the entry in a read section, without a shared write.
 //!
 //! A datagram that is longer than the path MTU is sent in fragments, or refused with `EMSGSIZE` if
-//! `IP_MTU_DISCOVER` asks for DF.
+//! `IP_MTU_DISCOVER` forbids fragments (`may_fragment`) or `UDP_SEGMENT` has cut the message.
 //!
 //! If the device takes superframes of datagrams, a message with `UDP_SEGMENT` leaves as one packet.
 //! Differs from Linux: consecutive messages of one call that have one size do, too. For other
@@ -63,7 +63,7 @@ const LENGTH_MAX: usize = 65_535;
 pub struct SendControl {
     /// Source address (`IP_PKTINFO`, `IPV6_PKTINFO`), which must be an address of this host.
     pub source: Option<IpAddr>,
-    /// Device for a multicast or limited broadcast destination, and scope of a link-local one
+    /// Device for a multicast or broadcast destination, and scope of a link-local one
     /// (`IP_PKTINFO`, `IPV6_PKTINFO`).
     pub device: Option<DeviceIndex>,
     /// Type of service or traffic class, with the ECN bits (`IP_TOS`, `IPV6_TCLASS`).
@@ -111,8 +111,9 @@ impl DatagramSocket {
     /// fragmented, `EAGAIN` if the send buffer is full, `EACCES` for a broadcast address without
     /// `SO_BROADCAST`, `EINVAL` for port 0, for too many segments, for a link-local address without
     /// its scope and for a message of a ping socket that is no echo request, `ENOBUFS` without
-    /// memory, `EAFNOSUPPORT` for an IPv6 address on an IPv4 socket, `ENETDOWN` for a closed
-    /// socket, and errors of the route.
+    /// memory, `EAFNOSUPPORT` for an IPv6 address on an IPv4 socket or from an IPv4 address,
+    /// `ENETUNREACH` for an IPv4 address with `IPV6_V6ONLY` or from an IPv6 address, `ENETDOWN` for
+    /// a closed socket, and errors of the route.
     pub fn send_batch(
         &self,
         net: &Net,
@@ -462,7 +463,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Counts a send that failed for lack of memory.
+    /// Counts a send that failed for lack of memory or of space in the send buffer.
     fn count_refused(&self, cx: &Cx, v4: bool) {
         if self.socket.kind == SocketKind::Udp {
             cx.count(Counter::UdpSndbufErrors.of_version(v4), 1);
@@ -527,19 +528,21 @@ impl Call<'_> {
         let socket = self.socket;
         let Path { dst, tuple, fields, frame, queue, .. } = *path;
         if dst.completes {
-            Wmem::charge_all(&socket.wmem, &mut cx.out);
+            let list = core::mem::take(&mut cx.out);
+            cx.out = Wmem::charge_all(&socket.wmem, list);
         }
         let ids = path.is_peer.then_some(&mut self.state.ip_id);
         let sender = Sender { tuple: &tuple, protocol: socket.protocol(), fields, ids };
         if path.is_shared {
             batch.flush(cx);
-            let mut list = PacketList::new();
-            ip_output::add_headers(cx, dst, sender, None, &mut list);
+            let list = core::mem::take(&mut cx.out);
+            let list = ip_output::add_headers(cx, dst, sender, None, list);
             self.output(cx, &dst, queue, list, (tuple.remote.ip(), fields));
             return;
         }
         batch.switch_to(cx, dst, frame, queue);
-        ip_output::add_headers(cx, dst, sender, frame, &mut batch.list);
+        let list = core::mem::take(&mut cx.out);
+        batch.list.append(&mut ip_output::add_headers(cx, dst, sender, frame, list));
     }
 
     /// Sends the datagram in `cx.out`, which is longer than the MTU, in fragments. Fragments need
@@ -554,7 +557,7 @@ impl Call<'_> {
         let mut list = PacketList::new();
         ip_output::add_headers_and_cut(cx, &dst, sender, &mut list);
         if dst.completes {
-            Wmem::charge_all(&self.socket.wmem, &mut list);
+            list = Wmem::charge_all(&self.socket.wmem, list);
         }
         self.output(cx, &dst, queue, list, (to, cut));
     }
@@ -570,8 +573,8 @@ impl Call<'_> {
         IpFields { ttl: control.ttl.or(default).or(fields.ttl), ..fields }
     }
 
-    /// Passes IP packets to `to` with these header fields to the link layer. Those to a group are
-    /// also delivered to this host.
+    /// Passes IP packets to `to` with these header fields to the link layer. Those to a group or
+    /// broadcast address are also delivered to this host, if it is to receive them (`loops_back`).
     fn output(
         &self,
         cx: &mut Cx,
@@ -652,9 +655,9 @@ fn make_echo(
     Ok(made)
 }
 
-/// Whether sockets of this host hear a datagram to a group or broadcast address that leaves by the
-/// device of the route entry `tail`. A group needs a member on the device, and the option of the
-/// sender. Linux: `ip_mc_output`, `ip6_finish_output2`.
+/// Whether sockets of this host get copies of a datagram to a group or broadcast address that
+/// leaves by the device of the route entry `tail`. A group needs a member on the device, and the
+/// option of the sender. Linux: `ip_mc_output`, `ip6_finish_output2`.
 fn loops_back(net: &Net, cx: &Cx, socket: &DatagramSocket, tail: &DstTail, group: IpAddr) -> bool {
     if net.is_loopback_device(tail.device) {
         return false;

@@ -14,7 +14,7 @@
 //! - A fragment that contradicts the known end of the datagram, or is empty, ends it, too
 //!   (teardrop), and so does one that would make it longer than a packet can be (ping of death).
 //! - A datagram that is not complete after `ipfrag_time` or `ip6frag_time` ends.
-//! - IPv4 fragments that are separated by more than `ipfrag_max_dist` others of the same source
+//! - IPv4 fragments that are separated by `ipfrag_max_dist` or more others of the same source
 //!   belong to two datagrams with the same identification: the earlier ones are dropped. The 32
 //!   bits of an IPv6 identification are not reused that soon.
 //!
@@ -473,7 +473,7 @@ impl FragmentTable {
 /// Decision about a fragment.
 enum Check {
     Fits,
-    /// All its bytes are known.
+    /// All its bytes are known; for IPv6, it is an exact copy of a known fragment.
     Duplicate,
     /// The datagram ends.
     Ends(DropReason),
@@ -495,8 +495,8 @@ fn part_len(place: &Place, packet: &Packet) -> u32 {
 }
 
 /// Returns the ECN field of a datagram whose fragments had these fields: CE if one of them had it,
-/// otherwise that of the first. `None` if some fragments were capable of ECN and others were not
-/// (RFC 3168 §5.3; Linux: `ip_frag_ecn_table`).
+/// otherwise ECT(0) if one had it, otherwise ECT(1) or Not-ECT. `None` if some fragments were
+/// capable of ECN and others were not (RFC 3168 §5.3; Linux: `ip_frag_ecn_table`).
 fn joint_ecn(ecns: u8) -> Option<Ecn> {
     let has = |ecn: Ecn| ecns & (1 << ecn.bits()) != 0;
     let capable = [Ecn::Ect0, Ecn::Ect1, Ecn::Ce].into_iter().any(has);

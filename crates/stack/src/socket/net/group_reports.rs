@@ -13,12 +13,11 @@
 //! (`records`).
 //!
 //! Invariant: at most one answer and one change wait for each group of a device, and one answer for
-//! all groups of a device; at most [`WAITING_MAX`] reports wait in total.
+//! all groups of an IP version on a device; at most [`WAITING_MAX`] reports wait in total.
 //!
 //! Differs from Linux: queries of IGMPv1 are answered like those of IGMPv2, and a report of another
-//! host does not suppress the report of this host. For IGMPv3 and MLDv2, RFC 3376 §4.2 and RFC 3810
-//! §5.2 forbid that suppression in any case. The groups of an address that this host gives up are
-//! not reported as left: the next query shows it.
+//! host does not suppress the report of this host; IGMPv3 and MLDv2 have no such suppression. The
+//! groups of an address that this host gives up are not reported as left: the next query shows it.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},

@@ -267,7 +267,8 @@ fn options_set_before_connect_apply_to_the_connection() {
         if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu)
             || precedes_connection(option)
         {
-            // A connection reports the negotiated value, not the requested one.
+            // A connection reports a negotiated value, the core that receives its segments, or a
+            // constant.
             continue;
         }
         let before = settings.get(option, &sysctls);
@@ -403,7 +404,7 @@ fn options_return_the_sysctl_until_the_socket_has_its_own_value() {
     assert_eq!(
         bench.int(O::WindowClamp),
         1152,
-        "the clamp is not limited to half of the smallest buffer"
+        "the clamp is not raised to half of the smallest buffer"
     );
     bench.finish();
 }

@@ -132,12 +132,12 @@ device_sysctls! {
     device {
         /// Time for which receive offload may hold segments to merge them with later ones, in
         /// nanoseconds; it is also the interval of polls while `napi_defer_hard_irqs` keeps the
-        /// descriptor unwatched. 0: segments are held until the end of the poll. Set it, for
-        /// example to 20000, if segments of a flow arrive in many small polls.
+        /// descriptor unwatched. 0: segments are held until a poll has emptied the queue. Set it,
+        /// for example to 20000, if segments of a flow arrive in many small polls.
         gro_flush_timeout: Duration = Duration::ZERO, Nanos 0..=1_000_000_000, Tune;
         /// Number of polls in a row that must find a queue empty, `gro_flush_timeout` apart, before
-        /// its descriptor is watched again. 0: after the first. Set it to trade CPU time for fewer
-        /// wake-ups under load.
+        /// its descriptor is watched again. 0: at once. Set it to trade CPU time for fewer wake-ups
+        /// under load.
         napi_defer_hard_irqs: u32 = 0, Number 0..=0x7fff_ffff, Tune;
         /// Superframes on transmit: TCP builds packets of many segments, and UDP of many datagrams
         /// of one call, which the device or software cuts (`ethtool -K DEVICE gso`). Set 0 if
@@ -170,9 +170,9 @@ device_sysctls! {
         gso_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
         /// Queueing discipline of every transmit queue, written as for `tc qdisc replace dev DEVICE
         /// root ...`, for example `tbf rate 100mbit burst 10kb latency 50ms`. `default` is
-        /// `net.core.default_qdisc` for a device with queues of its own, and `noqueue` for one that
-        /// never refuses a packet. A change drops the packets that wait in the old one. Set it to
-        /// limit the rate, to pace flows, or to keep queues short.
+        /// `net.core.default_qdisc` for a device whose packets may have to wait, and `noqueue` for
+        /// one that takes every packet at once. A change drops the packets that wait in the old
+        /// one. Set it to limit the rate, to pace flows, or to keep queues short.
         qdisc: Option<QdiscConfig> = None, Discipline WORDS, Operate;
         /// Number of packets that one band of `pfifo_fast` holds, or that wait without a discipline
         /// for a device that has no room (`ip link set DEVICE txqueuelen`). The bands keep their
@@ -183,7 +183,8 @@ device_sysctls! {
         /// the limit starves a device with late completions.
         bql_limit_min: u32 = 0, Number 0..=limits::BQL_LIMIT_MAX as u64, Tune;
         /// Upper bound of the byte queue limit, in bytes: a transmit queue hands over at most this
-        /// much before the device completes some (`byte_queue_limits/limit_max`). Lower it if
+        /// much before the device completes some (`byte_queue_limits/limit_max`). There is no limit
+        /// without a discipline, or for a device that completes packets at once. Lower it if
         /// packets wait too long inside the device.
         bql_limit_max: u32 = limits::BQL_LIMIT_MAX, Number 0..=limits::BQL_LIMIT_MAX as u64, Tune;
     }

@@ -67,7 +67,7 @@ proptest! {
 fn a_packet_with_df_is_returned() {
     let cx = &mut context();
     let (packet, _) = packet(cx, 3000, true);
-    let (reason, packet) = fragment(cx, packet, 1500).expect_err("it has DF");
+    let (reason, packet) = fragment(cx, packet, 1500).expect_err("the packet has DF");
     assert_eq!((reason, packet.len()), (DropReason::PacketTooBig, 3020));
     cx.pool.free(packet);
 }

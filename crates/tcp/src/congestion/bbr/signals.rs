@@ -1,6 +1,6 @@
 //! Signals that the model takes from ACKs: rounds, bandwidth, losses, aggregation.
 //!
-//! draft-ietf-ccwg-bbr §5.5. Above: `Bbr::on_ack`, in this order.
+//! draft-ietf-ccwg-bbr §5.5. Above: `Bbr::on_ack`.
 
 use pkt::Instant;
 
@@ -31,7 +31,7 @@ impl MaxBw {
     }
 }
 
-/// Rounds in each of the two windows over which aggregation is measured.
+/// Rounds in each of the two windows over which aggregation is measured, once the pipe was filled.
 const AGGREGATION_ROUNDS: u32 = 5;
 
 /// Excess of the bytes acknowledged at once over the bytes that the bandwidth explains (§5.5.9).
