@@ -8,7 +8,7 @@
 use std::process::{Command, ExitCode, Stdio};
 
 /// The comparisons, by subcommand.
-const COMPARISONS: [&str; 5] = ["memory", "rr", "bulk", "tap", "bound"];
+const COMPARISONS: [&str; 6] = ["memory", "rr", "udp", "bulk", "tap", "bound"];
 
 fn main() -> ExitCode {
     let smoke = std::env::args().any(|argument| argument == "--smoke");

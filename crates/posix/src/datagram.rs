@@ -7,7 +7,7 @@
 //! free port, a [`Datagram`] therefore keeps options and memberships, and checks them with a
 //! *provisional* socket, which the bound one replaces.
 //!
-//! Not here: memberships with source filters, `MSG_MORE`, `UDP_CORK`.
+//! Not here: `MSG_MORE`, `UDP_CORK`.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -70,14 +70,14 @@ struct Inner {
     settings: SocketSettings,
     /// Other options that were set before the socket was bound.
     options: Vec<(SocketOption, OptionValue)>,
-    /// Memberships of the provisional socket: the values of the options that have joined.
+    /// Memberships of the provisional socket: the options that have changed them, in order.
     memberships: Vec<Membership>,
     /// Control messages that the program wants.
     wanted: Wanted,
     observers: Observers,
 }
 
-/// Level, number and value of an option that has joined a group.
+/// Level, number and value of an option that has changed a membership.
 type Membership = ((i32, i32), Vec<u8>);
 
 impl Inner {

@@ -80,7 +80,10 @@ pub use stack::{
     receive::rps::SoftnetStat,
     socket::{
         ConnectOptions, ListenOptions, SendFlags,
-        datagram::{ErrorOrigin, QueuedError, ReceiveMessage, Received, SendControl, SendMessage},
+        datagram::{
+            ErrorOrigin, QueuedError, ReceiveMessage, Received, SendControl, SendMessage,
+            SourceChange,
+        },
         flows::Intercept,
         net::AnnouncedDns,
         options::{OptionValue, SocketOption, SocketSettings},

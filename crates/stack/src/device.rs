@@ -105,11 +105,14 @@ pub struct Capabilities {
     /// Whether the device completes a partial TCP or UDP checksum (`NETIF_F_HW_CSUM`). If false,
     /// every packet passed to it has its checksum in place.
     pub tx_checksum: bool,
-    /// Whether the device accepts superframes (packets of several TCP segments) over IPv4
+    /// Whether the device accepts superframes (packets of several segments) of TCP over IPv4
     /// (`NETIF_F_TSO`). Needs `tx_checksum`.
     pub tso4: bool,
     /// Whether the device accepts superframes over IPv6 (`NETIF_F_TSO6`). Needs `tx_checksum`.
     pub tso6: bool,
+    /// Whether the device accepts superframes of UDP datagrams over both IP versions
+    /// (`NETIF_F_GSO_UDP_L4`). Needs `tx_checksum` and both kinds for TCP.
+    pub uso: bool,
     /// Largest superframe that the device accepts, in bytes of IP packet (`tso_max_size`), at most
     /// [`BIG_TCP_BYTES_MAX`](crate::base::limits::BIG_TCP_BYTES_MAX). The size that TCP makes is a
     /// setting (`gso_max_size`).
@@ -138,6 +141,7 @@ impl Capabilities {
             tx_checksum: false,
             tso4: false,
             tso6: false,
+            uso: false,
             gso_max_bytes: GSO_BYTES_MAX,
             jumbo6: true,
             queues: 1,

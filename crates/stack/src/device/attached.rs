@@ -221,6 +221,7 @@ mod tests {
             tx_checksum: true,
             tso4: true,
             tso6: true,
+            uso: false,
             async_completion: true,
             ..Capabilities::plain("few", 1500, LinkType::Ip)
         }

@@ -65,6 +65,7 @@ impl Wire {
                 .map(|_| Arc::new(Direction::new(impairment, rng.next_u64(), other.is_straight())))
                 .collect()
         };
+        let is_straight = config.forward.is_straight() && config.backward.is_straight();
         let forward = direction(config.forward, config.backward);
         let backward = direction(config.backward, config.forward);
         let end = |index: u8, outgoing: &[Arc<Direction>], incoming: &[Arc<Direction>]| {
@@ -78,6 +79,9 @@ impl Wire {
                     tx_checksum: !config.checksums,
                     tso4: config.tso && !config.checksums,
                     tso6: config.tso && !config.checksums,
+                    // An impairment decides about each datagram, even of one that is sent together
+                    // with others.
+                    uso: config.tso && !config.checksums && is_straight,
                     gso_max_bytes: config.gso_max_bytes,
                     jumbo6: true,
                     queues: config.queues,

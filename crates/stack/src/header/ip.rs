@@ -485,15 +485,18 @@ impl Visible {
     /// Reads the fields from a header that [`parse`] has accepted. A missing byte counts as zero.
     #[inline]
     pub(crate) fn read(header: &[u8]) -> Self {
-        let byte = |at: usize| header.get(at).copied().unwrap_or_default();
-        if is_v4(header) {
-            let address = |at: usize| -> IpAddr {
-                let octets = header.get(at..).and_then(|rest| rest.first_chunk::<4>());
-                IpAddr::V4(octets.map_or(Ipv4Addr::UNSPECIFIED, |octets| Ipv4Addr::from(*octets)))
-            };
-            let (src, dst) = (address(12), address(16));
-            return Self { src, dst, traffic_class: byte(1), hop_limit: byte(8) };
+        if let Some(header) = header.first_chunk::<IPV4_HEADER_LEN>()
+            && is_v4(header)
+        {
+            let [_, tos, _, _, _, _, _, _, ttl, _, _, _, a, b, c, d, e, f, g, h] = *header;
+            let (src, dst) = (Ipv4Addr::new(a, b, c, d), Ipv4Addr::new(e, f, g, h));
+            return Self { src: src.into(), dst: dst.into(), traffic_class: tos, hop_limit: ttl };
         }
+        Self::read_v6(header)
+    }
+
+    fn read_v6(header: &[u8]) -> Self {
+        let byte = |at: usize| header.get(at).copied().unwrap_or_default();
         let address = |at: usize| -> IpAddr {
             let octets = header.get(at..).and_then(|rest| rest.first_chunk::<16>());
             IpAddr::V6(octets.map_or(Ipv6Addr::UNSPECIFIED, |octets| Ipv6Addr::from(*octets)))

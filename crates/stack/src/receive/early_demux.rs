@@ -74,11 +74,13 @@ pub(super) fn early_demux<'s, const V4: bool>(
     Some(found)
 }
 
-/// Returns the connected socket of a datagram, or `None` if there is none.
+/// Returns the connected socket of a datagram, or `None` if there is none. `repeats` is as for
+/// [`early_demux`].
 #[inline]
 pub(super) fn datagram<'s, const V4: bool>(
     rx: &mut Rx<'_, 's>,
     header: &IpHeader,
+    repeats: bool,
     packet: &mut Packet,
 ) -> Option<&'s DatagramSocket> {
     let header_len = usize::from(header.header_len);
@@ -88,11 +90,11 @@ pub(super) fn datagram<'s, const V4: bool>(
     {
         return None;
     }
-    let ports = UdpHeader::ports(&packet.linear()[header_len..])?;
-    let device = DeviceIndex(packet.meta().rx_device);
-    let tuple = tuple_of::<V4>(header, device, ports);
-    let hash = rx.hash(&tuple);
-    rx.net.datagrams().connected(hash, &tuple, rx.rcu)
+    let packet = &*packet;
+    rx.connected::<V4>(header, repeats, packet, || {
+        let ports = UdpHeader::ports(&packet.linear()[header_len..])?;
+        Some(tuple_of::<V4>(header, DeviceIndex(packet.meta().rx_device), ports))
+    })
 }
 
 /// Returns the connection of `tuple`, whose hash is `hash`.

@@ -165,7 +165,7 @@ impl<'s> ListInput<'s> {
             return established::<V4>(rx, &header, packet);
         }
         if header.protocol == protocol::UDP {
-            return self.push_datagram::<V4>(rx, &header, protocol_at, packet);
+            return self.push_datagram::<V4>(rx, &header, repeats, protocol_at, packet);
         }
         self.push_by_route::<V4>(rx, &header, protocol_at, packet)
     }
@@ -176,12 +176,16 @@ impl<'s> ListInput<'s> {
         &mut self,
         rx: &mut Rx<'_, 's>,
         header: &IpHeader,
+        repeats: bool,
         protocol_at: u16,
         mut packet: Packet,
     ) -> Verdict {
         let sysctls = rx.cx.sysctls();
         let demux = sysctls.ip_early_demux && sysctls.udp_early_demux;
-        let found = if demux { early_demux::datagram::<V4>(rx, header, &mut packet) } else { None };
+        let found = match demux {
+            true => early_demux::datagram::<V4>(rx, header, repeats, &mut packet),
+            false => None,
+        };
         let Some(socket) = found else {
             return self.push_by_route::<V4>(rx, header, protocol_at, packet);
         };

@@ -102,6 +102,7 @@ fn make(
         receive_mtu: caps.mtu,
         gso_max_bytes: 0,
         tso_max_bytes: 0,
+        uso: false,
         sums_payload: false,
         completes: caps.async_completion,
         paces: false,

@@ -696,6 +696,7 @@ impl Router {
                 hop.ipv4,
             ),
             tso_max_bytes: Dst::tso_limit(caps, superframe_max, hop.ipv4),
+            uso: caps.uso && caps.tx_checksum && self.sysctls().devices.of(hop.index).gso,
             sums_payload: !caps.tx_checksum,
             completes: tx.completes(),
             paces: tx.paces(),

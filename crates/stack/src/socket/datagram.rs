@@ -45,7 +45,7 @@ use sync::{
     Conditions, EventCount, NewlyReady, RcuCell, SocketLock, Watch, WatchKey, Watchers,
     epoch::Section,
 };
-use tcp::Readiness;
+use tcp::{FourTuple, Readiness};
 
 use super::{
     BusyPoll,
@@ -68,11 +68,12 @@ use crate::{
     transmit::dst::DstHandle,
 };
 use flags::DatagramFlags;
-use groups::Membership;
+use groups::Joined;
 use queue::ReceiveQueue;
 pub use recv::{ReceiveMessage, Received};
 pub use report::{ErrorOrigin, QueuedError};
 pub use send::{SendControl, SendMessage};
+pub use source_filter::SourceChange;
 use target::Lookup;
 
 mod bind;
@@ -86,6 +87,7 @@ mod recv;
 pub(crate) mod report;
 mod send;
 mod softirq;
+pub(crate) mod source_filter;
 pub(crate) mod table;
 mod target;
 
@@ -125,7 +127,7 @@ pub struct DatagramSocket {
     /// Options that softirq context and every send read without the lock.
     flags: DatagramFlags,
     /// Multicast groups that the socket has joined.
-    memberships: RcuCell<Vec<Membership>>,
+    memberships: RcuCell<Vec<Joined>>,
     /// Options that connections have, too, read without the lock.
     settings: SharedSettings,
     /// All options as set. This lock is held during a call that reads or sets an option.
@@ -183,6 +185,8 @@ struct DatagramState {
     dst: Option<DatagramDst>,
     /// Lookup of the last destination for which no valid route entry was cached.
     last_lookup: Option<Lookup>,
+    /// Four-tuple of the last message, with its hash.
+    last_flow: Option<(FourTuple, u32)>,
     /// IPv4 identification of the next datagram while the socket is connected (Linux: `inet_id`).
     ip_id: u16,
     /// Bits of `ready` whose waiting threads have not been woken yet.
@@ -261,6 +265,7 @@ impl DatagramSocket {
                 errors: Vec::new(),
                 dst: None,
                 last_lookup: None,
+                last_flow: None,
                 ip_id: 0,
                 newly_ready: NewlyReady::default(),
                 drops: 0,

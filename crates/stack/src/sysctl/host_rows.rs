@@ -265,6 +265,12 @@ host_rows! {
     /// Limited ICMP messages that the host sends in a burst, beyond which `icmp_msgs_per_sec`
     /// applies. Raise it together with `icmp_msgs_per_sec`.
     icmp_msgs_burst: u32 = 50, Number 1..=INT_MAX, Operate, "net.ipv4.icmp_msgs_burst";
+    /// Largest number of sources in the filter of a group that an IPv4 socket has joined. Raise it
+    /// for applications that receive a group from many sources.
+    igmp_max_msf: u32 = 10, Number 0..=INT_MAX, Operate, "net.ipv4.igmp_max_msf";
+    /// Largest number of sources in the filter of a group that an IPv6 socket has joined. Raise it
+    /// for applications that receive a group from many sources.
+    mld_max_msf: u32 = 64, Number 0..=INT_MAX, Operate, "net.ipv6.mld_max_msf";
     /// Ignores all ICMPv6 echo requests. Set it if the host must not answer ping.
     icmp6_echo_ignore_all: bool = false, Switch 0..=1, Operate, "net.ipv6.icmp.echo_ignore_all";
     /// Ignores ICMPv6 echo requests to multicast addresses. Differs from Linux, where the default

@@ -140,6 +140,8 @@ pub struct Dst {
     /// Maximum length of a superframe that the device accepts for this address family; 0 if it
     /// accepts none.
     pub(crate) tso_max_bytes: u32,
+    /// True if the device accepts superframes of UDP datagrams.
+    pub(crate) uso: bool,
     /// True if the device does not complete checksums: copying from the application then sums the
     /// payload (Linux: `sk_route_caps`).
     pub(crate) sums_payload: bool,

@@ -143,7 +143,7 @@ impl DatagramState {
             return cx.drop_packet(DropReason::NoMemory, packet);
         }
         let joins = socket.kind == SocketKind::Udp && socket.flags.gro();
-        self.queue.push(&mut cx.pool, packet, joins);
+        self.queue.push(&mut cx.pool, packet, self.rcvbuf, joins);
         if socket.watched.load(Ordering::Relaxed) {
             self.newly_ready.note(Readiness::READ.bits());
         }

@@ -139,9 +139,9 @@ device_sysctls! {
         /// its descriptor is watched again. 0: at once. Set it to trade CPU time for fewer wake-ups
         /// under load.
         napi_defer_hard_irqs: u32 = 0, Number 0..=0x7fff_ffff, Tune;
-        /// Superframes on transmit: TCP builds packets of many segments, which the device or
-        /// software cuts into segments (`ethtool -K DEVICE gso`). Set 0 if single segments must
-        /// reach the device at their own times.
+        /// Superframes on transmit: TCP builds packets of many segments, and UDP of many datagrams
+        /// of one call, which the device or software cuts (`ethtool -K DEVICE gso`). Set 0 if
+        /// single segments must reach the device at their own times.
         gso: bool = true, Switch 0..=1, Operate;
         /// Receive offload: segments of one flow are merged into superframes (`ethtool -K DEVICE
         /// gro`). Loopback never merges, as in Linux. Set 0 to see every segment as it arrived.

@@ -134,6 +134,7 @@ impl Bench {
             tx_checksum: true,
             tso4: true,
             tso6: true,
+            uso: false,
             gso_max_bytes: BIG_TCP_BYTES_MAX,
             async_completion,
             ..Capabilities::plain("few", 1500, LinkType::Ip)
