@@ -45,7 +45,7 @@ mod udp_echo;
 type Run = fn() -> Result<(), Box<dyn std::error::Error>>;
 
 /// The examples, and the requirements of each besides the toolchain.
-static EXAMPLES: [(&str, Run, Needs); 13] = [
+static EXAMPLES: [(&str, Run, Needs); 14] = [
     ("custom_device", custom_device::main, Needs::Nothing),
     ("echo", echo::main, Needs::Nothing),
     ("http2_hyper", http2_hyper::main, Needs::Nothing),
