@@ -70,7 +70,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
 fn go_out(flow: Flow) {
     match flow {
         Flow::Tcp(request) => drop(thread::spawn(|| connect(request))),
-        Flow::Udp(session) => drop(thread::spawn(|| exchange(&session))),
+        Flow::Udp(session) => drop(thread::spawn(move || exchange(&session))),
         Flow::Echo(ping) => ping.reply(),
         Flow::Other(packet) => packet.unreachable(Unreachable::Protocol),
         _ => {}
