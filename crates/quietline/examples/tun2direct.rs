@@ -20,7 +20,6 @@ use std::{
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::Command,
-    sync::Arc,
     thread,
     time::Duration,
 };
@@ -87,12 +86,9 @@ fn connect(request: TcpRequest) -> io::Result<()> {
 
 /// One socket outside for all datagrams of a client: endpoint-independent mapping (RFC 4787).
 fn exchange(session: &UdpSession) -> io::Result<()> {
-    let any: IpAddr = match session.source() {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let out = Arc::new(UdpSocket::bind((any, 0))?);
-    let (answers, back) = (Arc::clone(&out), session.clone());
+    let any = if session.source().is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let out = UdpSocket::bind(any)?;
+    let (answers, back) = (out.try_clone()?, session.clone());
     out.set_read_timeout(Some(Duration::from_secs(1)))?;
     thread::spawn(move || {
         let mut buf = vec![0; 65_536];
