@@ -9,8 +9,8 @@
 //! Run it with `sudo -E cargo run -p quietline --example tun2direct`. It prints:
 //!
 //! ```text
-//! tcp: the server has received "hello"
 //! udp: the server has received "hello"
+//! tcp: the server has received "hello"
 //! refused: Connection refused
 //! ping: 1 received
 //! ```
@@ -42,8 +42,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
 
     let (pass_tun, tun) = std::sync::mpsc::channel();
     let clients = thread::spawn(move || {
-        // SAFETY: only the network namespace of this thread changes; no descriptor table is
-        // unshared.
+        // SAFETY: only the network namespace of this thread changes, no descriptor table.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
         let everywhere = vec!["0.0.0.0/0".parse().expect("a prefix")];
         let host_address = Some("10.0.2.15/24".parse().expect("an address"));
@@ -117,30 +116,28 @@ fn inside(from: SocketAddr) -> SocketAddr {
 
 /// The servers outside: they answer with what they have received.
 fn serve(tcp: &TcpListener, udp: &UdpSocket) -> io::Result<()> {
-    let mut received = String::new();
-    let (mut stream, _) = tcp.accept()?;
-    stream.read_to_string(&mut received)?;
-    write!(stream, "{received:?}")?;
-    drop(stream);
     let mut buf = [0; 100];
     let (len, client) = udp.recv_from(&mut buf)?;
     udp.send_to(format!("{:?}", String::from_utf8_lossy(&buf[..len])).as_bytes(), client)?;
-    Ok(())
+    let mut received = String::new();
+    let (mut stream, _) = tcp.accept()?;
+    stream.read_to_string(&mut received)?;
+    write!(stream, "{received:?}")
 }
 
 /// The clients in the namespace of the tun.
 fn try_out([tcp, udp]: [u16; 2]) -> io::Result<()> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.send_to(b"hello", (GATEWAY, udp))?;
+    let mut buf = [0; 100];
+    let (len, _) = socket.recv_from(&mut buf)?;
+    println!("udp: the server has received {}", String::from_utf8_lossy(&buf[..len]));
     let mut stream = TcpStream::connect((GATEWAY, tcp))?;
     stream.write_all(b"hello")?;
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     println!("tcp: the server has received {answer}");
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
-    socket.send_to(b"hello", (GATEWAY, udp))?;
-    let mut buf = [0; 100];
-    let (len, _) = socket.recv_from(&mut buf)?;
-    println!("udp: the server has received {}", String::from_utf8_lossy(&buf[..len]));
     // Port 1 of the program's namespace has no server.
     let error = TcpStream::connect((GATEWAY, 1)).expect_err("the port has no server");
     println!("refused: {}", error.to_string().split(" (").next().unwrap_or_default());
