@@ -81,7 +81,7 @@ impl Fed<'_> {
 
     /// Returns an answer to a query, counted from the latest one.
     fn fitting(&mut self, back: usize) -> Vec<u8> {
-        let query = self.queries.iter().rev().nth(back).or(self.queries.last());
+        let query = self.queries.iter().rev().nth(back).or_else(|| self.queries.last());
         let mut bytes = query.cloned().unwrap_or_default();
         let (flags, count) = (self.input.next_u16() | 0x8000, self.input.next_u8());
         bytes[2..4].copy_from_slice(&flags.to_be_bytes());
