@@ -7,7 +7,7 @@
 //! free port, a [`Datagram`] therefore keeps options and memberships, and checks them with a
 //! *provisional* socket, which the bound one replaces.
 //!
-//! Not here: memberships with source filters, `MSG_MORE`, `UDP_CORK`.
+//! Not here: `MSG_MORE`, `UDP_CORK`.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -34,6 +34,7 @@ use crate::{
     },
     options::unknown_to_get,
     socket::{TYPE_MASK, flags_of_new},
+    watch::{Observable, Observers},
 };
 use control::Wanted;
 
@@ -69,13 +70,14 @@ struct Inner {
     settings: SocketSettings,
     /// Other options that were set before the socket was bound.
     options: Vec<(SocketOption, OptionValue)>,
-    /// Memberships of the provisional socket: the values of the options that have joined.
+    /// Memberships of the provisional socket: the options that have changed them, in order.
     memberships: Vec<Membership>,
     /// Control messages that the program wants.
     wanted: Wanted,
+    observers: Observers,
 }
 
-/// Level, number and value of an option that has joined a group.
+/// Level, number and value of an option that has changed a membership.
 type Membership = ((i32, i32), Vec<u8>);
 
 impl Inner {
@@ -139,6 +141,16 @@ impl Datagram {
         if inner.is_closed { Err(Errno::EBADF) } else { Ok(inner) }
     }
 
+    /// Calls `work` with the observers, and the object behind the socket that notifies them.
+    pub(crate) fn with_observers<R>(
+        &self,
+        work: impl FnOnce(&mut Observers, Option<&dyn Observable>) -> R,
+    ) -> R {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { observers, socket, .. } = &mut *inner;
+        work(observers, socket.as_deref().map(|socket| socket as &dyn Observable))
+    }
+
     /// `O_NONBLOCK`.
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
@@ -179,6 +191,7 @@ impl Datagram {
             socket.close(host, cx);
             return Err(errno);
         }
+        inner.observers.follow(&*socket);
         Ok(Arc::clone(inner.socket.insert(socket)))
     }
 
@@ -268,6 +281,7 @@ impl Datagram {
         }
         inner.shut_read |= how != ShutdownHow::Write;
         inner.shut_write |= how != ShutdownHow::Read;
+        inner.observers.notify();
         Ok(())
     }
 
@@ -374,6 +388,7 @@ impl Datagram {
     pub fn close(&self, host: &Host, cx: &mut Cx) -> Result<(), Errno> {
         let mut inner = self.lock()?;
         inner.is_closed = true;
+        inner.observers.end();
         if let Some(socket) = inner.socket.take() {
             socket.close(host, cx);
         }

@@ -1,7 +1,7 @@
 //! One turn of a core: all its network work, in a fixed order.
 //!
 //! Above: the owner of a `core::Core`. Below: [`napi`](crate::receive::napi), timers, devices.
-//! Linux: `net_tx_action`, `net_rx_action`, `run_timer_softirq`, in that order.
+//! Linux: `net_tx_action`, `net_rx_action` and, before both, `run_timer_softirq`.
 //!
 //! Not here: other cores to which a turn sends packets. The turn raises them (`cx::softirq`), and
 //! they run after the turn, in `Cx::do_softirq`, so that turns do not nest.
@@ -337,6 +337,7 @@ fn on_timer(net: &Net, entry: TimerEntry, cx: &mut Cx) {
         TimerEntry::Claims => net.on_claim_timer(cx),
         TimerEntry::Fragments(true) => reassembly::on_timer::<true>(net, cx),
         TimerEntry::Fragments(false) => reassembly::on_timer::<false>(net, cx),
+        TimerEntry::Sessions(device) => net.flows().on_sessions_timer(net, cx, device),
         TimerEntry::GroupReports => net.on_group_timer(cx),
         TimerEntry::Autoconf => net.on_autoconf_timer(cx),
     }

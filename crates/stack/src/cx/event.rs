@@ -5,8 +5,8 @@
 //! for the application. Linux: rtnetlink notifications (RTM_DELLINK), and log messages of
 //! user-space daemons about duplicate addresses.
 //!
-//! Events are rare: each kind is reported once for a device or for each change that the application
-//! makes to it, or limited to one in several seconds for an address.
+//! Events are rare: each kind is reported once for a device, once for each change of its state, or
+//! for an address at most once in ten seconds.
 //!
 //! Not here: counters and drop reasons, which count every occurrence.
 
@@ -80,7 +80,7 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DeviceGone { device } => {
-                write!(f, "{device}: the interface was deleted, or moved to another namespace")
+                write!(f, "{device}: the device was removed, or its interface was deleted or moved")
             }
             Self::DeviceDown { device } => write!(f, "{device}: the device was taken down"),
             Self::DeviceUp { device } => write!(f, "{device}: the device is up again"),

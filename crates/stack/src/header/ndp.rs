@@ -4,8 +4,9 @@
 //! ICMPv6 message. Its checksum is verified by the caller before `parse`, and filled in by the
 //! caller after `emit`.
 //!
-//! Options are read from a message of any length, but only the first [`PREFIXES_MAX`] prefixes are
-//! kept, so that a router cannot make a host store any number of them.
+//! Options are read from a message of any length, but only the first few prefixes, DNS servers and
+//! search domains are kept ([`PREFIXES_MAX`], [`SERVERS_MAX`]), so that a router cannot make a host
+//! store any number of them.
 //!
 //! Not here: rules about addresses, hop limit and settings (`receive::ndp_input`).
 
@@ -86,7 +87,7 @@ pub enum NdpMessage {
     NeighborSolicitation {
         /// Address whose link address is requested.
         target: Ipv6Addr,
-        /// Link address of the sender; `None` in a duplicate address probe.
+        /// Link address of the sender; always `None` in a duplicate address probe.
         source_mac: Option<MacAddr>,
         /// Random number of a duplicate address probe (RFC 7527). A longer one is not read.
         nonce: Option<Nonce>,
@@ -339,7 +340,8 @@ impl Options {
 }
 
 /// Takes a domain name in the format of DNS without compression (RFC 1035 §3.1) from the start of
-/// `bytes`. `None` at the end, which zeros fill, and for a name that is no host name.
+/// `bytes`. `None` at the zeros that fill the end of the option, and for a name that is no host
+/// name.
 fn take_domain(bytes: &mut &[u8]) -> Option<String> {
     let mut name = String::new();
     loop {
@@ -362,8 +364,8 @@ fn take_domain(bytes: &mut &[u8]) -> Option<String> {
     }
 }
 
-/// Returns the link address of an option, or `None` for a group address: a neighbor entry with a
-/// group address would send packets of this host to many stations.
+/// Returns the link address of an option, or `None` for zeros and for a group address: a neighbor
+/// entry with a group address would send packets of this host to many stations.
 fn link(option: &[u8]) -> Option<MacAddr> {
     let mac = MacAddr(*option.get(2..)?.first_chunk()?);
     mac.is_unicast().then_some(mac)
@@ -482,7 +484,7 @@ mod tests {
         let (servers, _) = read(&option);
         assert_eq!(servers.as_slice(), [(ip("2001:db8::53"), 256), (ip("fe80::53"), 256)]);
         let (servers, _) = read(&option.repeat(3));
-        assert_eq!(servers.len(), SERVERS_MAX, "the number is bounded");
+        assert_eq!(servers.len(), SERVERS_MAX, "the number of servers is not bounded");
         let domains = |names: &[u8]| {
             let mut option = [&[DNS_SEARCH_LIST, 0, 0, 0, 0, 0, 0, 9], names].concat();
             option.resize(option.len().next_multiple_of(8), 0);

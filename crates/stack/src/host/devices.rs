@@ -38,8 +38,8 @@ use crate::{
 impl Host {
     /// Takes a device down or up (`ip link set DEVICE down`). A device that is down carries no
     /// packets: its networks and the routes through it are removed, and its addresses remain local.
-    /// When it comes up, its networks are restored, but not the routes that were added; frames that
-    /// arrived meanwhile are dropped.
+    /// When it comes up, its networks and its next hops in routes with several next hops are
+    /// restored, but its other routes are not; frames that arrived meanwhile are dropped.
     ///
     /// # Errors
     ///
@@ -47,8 +47,8 @@ impl Host {
     ///
     /// # Panics
     ///
-    /// If called from within a turn of a core (one pass over its queues): the call waits for the
-    /// end of every poll of the device, and this turn may be such a poll.
+    /// If called from within a turn of a core (one pass of its softirq work): the call waits for
+    /// the end of every poll of the device, and this turn may be such a poll.
     pub fn set_device_up(&self, cx: &mut Cx, index: DeviceIndex, up: bool) -> Result<(), Errno> {
         let device = self.attached(index)?;
         let entered = self.enter_change(cx);
@@ -84,9 +84,9 @@ impl Host {
 
     /// Removes a device (`ip link del DEVICE`) with its addresses. A connection that used the
     /// device continues if another route leads to its peer and another device has its local
-    /// address. Sockets whose address no device has cannot work again: connections end and
-    /// listeners fail with `ENETDOWN`, after [`Event::DeviceGone`] was reported. The device is
-    /// dropped after a grace period, when no running call can refer to it.
+    /// address. Sockets whose address no device has cannot work again: connections and datagram
+    /// sockets end and listeners fail with `ENETDOWN`, after [`Event::DeviceGone`] was reported.
+    /// The device is dropped after a grace period, when no running call can refer to it.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl Host {
         device.set_gone();
         drop(changes);
         self.report(Event::DeviceGone { device: device.caps().name.clone() });
-        self.end_sockets_without_address(cx);
+        self.end_sockets_without_address(cx, index);
         cx.do_softirq();
         cx.leave(entered);
         cx.reader().quiescent();
@@ -163,12 +163,13 @@ impl Host {
         self.neighbors.device_down(cx, index);
     }
 
-    /// Ends the sockets that are bound to an address which only a removed device had.
+    /// Ends the sockets that are bound to an address which only the removed device `gone` had, and
+    /// the intercepted flows of that device.
     ///
     /// Differs from Linux: there a connection retransmits until it times out, because its address
     /// may be added again. Here a removed device does not return, and neither does its address, so
     /// the connection could not recover.
-    fn end_sockets_without_address(&self, cx: &mut Cx) {
+    fn end_sockets_without_address(&self, cx: &mut Cx, gone: DeviceIndex) {
         let (mut listeners, mut entries) = (Vec::<Arc<Listener>>::new(), Vec::<Entry>::new());
         let mut datagrams = Vec::new();
         {
@@ -190,7 +191,11 @@ impl Host {
                 });
             }
             self.demux.for_each_established(&rcu, |tuple, entry| {
-                if is_lost(tuple.local.ip()) {
+                let ends = match entry.via() {
+                    Some(device) => device == gone,
+                    None => is_lost(tuple.local.ip()),
+                };
+                if ends {
                     entries.push(entry.clone());
                 }
             });
@@ -201,6 +206,7 @@ impl Host {
         for listener in listeners {
             listener.lose_address(self, cx);
         }
+        self.flows().device_gone(self, cx, gone);
         for entry in entries {
             match entry {
                 Entry::Stream(socket) => socket.lose_address(self, cx),

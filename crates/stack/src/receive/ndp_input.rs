@@ -4,9 +4,10 @@
 //! Above: `icmp_input`, which has verified the checksum. Linux: net/ipv6/ndisc.c (`ndisc_rcv`).
 //!
 //! Every message must have a hop limit of 255, which proves that its sender is on the link, and
-//! must not be fragmented (RFC 6980). The steps are those of `arp_input`, with the same neighbor
-//! states: a conflict with our addresses is detected first; then the entry of the sender is
-//! updated; a solicitation for one of our addresses may create an entry, and is answered.
+//! must not be fragmented (RFC 6980). Neighbor entries have the same states as those of ARP
+//! (`transmit::neighbor`). A conflict with our addresses is detected first. A solicitation for one
+//! of our addresses updates or creates the entry of its sender, and is answered; one for another
+//! address is ignored. An advertisement updates an existing entry.
 //!
 //! Not here: address probes (`socket::net::claims`).
 
@@ -243,8 +244,9 @@ fn redirect(
     Ok(())
 }
 
-/// Refuses a message whose sender claims an address of this host (or a multicast address). A
-/// neighbor entry for such an address would cut this host off.
+/// Refuses a message that names `claimed` as the address of another station, if `claimed` is an
+/// address of this host or a multicast address. A neighbor entry for such an address would cut this
+/// host off.
 fn check_sender(rx: &Rx<'_, '_>, claimed: Ipv6Addr) -> Result<(), DropReason> {
     match rx.net.fib(rx.rcu).local_kind(IpAddr::V6(claimed)) {
         None => Ok(()),

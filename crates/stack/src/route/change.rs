@@ -42,8 +42,7 @@ impl Router {
         self.change_routes(|routes| routes.replace(spec))
     }
 
-    /// Removes the best route that has the prefix and all other fields set in `spec`
-    /// ([`FibBuilder::delete`]): `ip route del`.
+    /// Removes the best route that matches `spec` ([`FibBuilder::delete`]): `ip route del`.
     ///
     /// # Errors
     ///

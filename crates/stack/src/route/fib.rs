@@ -42,7 +42,7 @@ mod builder;
 mod change;
 
 /// Device index of a route without a specific device: limited broadcast, multicast, blackhole,
-/// unreachable.
+/// unreachable, prohibit.
 pub const NO_DEVICE: DeviceIndex = DeviceIndex(u32::MAX);
 
 /// Treatment of the packets to a prefix. Linux: `struct fib_info`.
@@ -99,6 +99,22 @@ impl fmt::Display for NextHop {
 }
 
 impl Route {
+    /// Returns a route to a destination on the link of `device`.
+    pub(crate) fn on_link(device: DeviceIndex) -> Self {
+        Self {
+            kind: RouteKind::Unicast,
+            via: None,
+            device,
+            prefsrc: None,
+            mtu: None,
+            mtu_locked: false,
+            metric: 0,
+            metrics: PathMetrics::default(),
+            hops: Vec::new(),
+            worse: None,
+        }
+    }
+
     /// Returns the next hop of a flow. `hash` is called if there are several; each is chosen for a
     /// share of the hashes in proportion to its weight. Linux: `fib_select_multipath`.
     #[inline]
@@ -241,7 +257,7 @@ impl RouteEntry {
 enum Table {
     /// Routes of the addresses of this host, and of broadcast and multicast addresses.
     Local,
-    /// Routes of the networks of its addresses, and added routes.
+    /// Routes of the networks of this host's addresses, and added routes.
     Main,
 }
 
@@ -345,6 +361,13 @@ impl Fib {
         self.lookup(dst).filter(is_local_on).or_else(on_link)
     }
 
+    /// Returns the route to `dst`, if it leads by `device` alone.
+    pub(crate) fn lookup_by(&self, device: DeviceIndex, dst: IpAddr) -> Option<&Route> {
+        let Found { route, .. } = self.lookup(dst)?;
+        let leads = route.kind == RouteKind::Unicast && route.device == device;
+        (leads && route.hops.is_empty()).then_some(route)
+    }
+
     /// Returns the addresses of `device`, oldest first.
     pub fn addresses_on(&self, device: DeviceIndex) -> impl Iterator<Item = IpAddr> {
         let on_it = move |(on, _): &&(DeviceIndex, IpNet)| *on == device;
@@ -367,8 +390,8 @@ impl Fib {
     }
 
     /// Returns the kind of an address in the local table: `Local` for an address of this host,
-    /// `Broadcast` or `Multicast` for an address of several hosts, `None` for any other address. A
-    /// packet from a link whose source address has one of these three kinds is forged.
+    /// `Broadcast` or `Multicast` for an address of several hosts, `None` for any other address. If
+    /// a packet from a link has a source address of one of these three kinds, the packet is forged.
     #[inline]
     #[must_use]
     pub fn local_kind(&self, ip: IpAddr) -> Option<RouteKind> {
@@ -439,9 +462,9 @@ impl Fib {
         self.addresses_on(device).find(|address| address.is_ipv4() == v4)
     }
 
-    /// Returns every route, even if another route to its prefix has a smaller metric. The local
-    /// table comes before the main table, IPv4 before IPv6; then the order is that of prefixes and
-    /// metrics.
+    /// Returns every route of both tables, even if another route to its prefix has a smaller
+    /// metric. The local table comes before the main table, and in each table IPv4 before IPv6;
+    /// then the routes are sorted by prefix and metric.
     #[must_use]
     pub fn entries(&self) -> Vec<RouteEntry> {
         let mut entries = Vec::new();

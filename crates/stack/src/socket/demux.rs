@@ -28,7 +28,12 @@ use tcp::FourTuple;
 use zerocopy::FromZeros;
 
 use crate::{
-    base::{errno::Errno, ids::CoreId, secrets::HashKey},
+    base::{
+        errno::Errno,
+        ids::{CoreId, DeviceIndex},
+        secrets::HashKey,
+    },
+    route::router::Destination,
     socket::{Connection, Listener, RequestSocket, TimeWaitSocket, family::Family},
 };
 
@@ -50,8 +55,19 @@ pub(crate) struct FlowName {
     pub(crate) tuple: FourTuple,
     /// Hash of the tuple ([`Demux::hash`]).
     pub(crate) hash: u32,
-    /// Core of the flow, which runs its timers and sends its packets.
+    /// Home core of the flow: selects the transmit queue, and runs the timers (those of a
+    /// connection until packets arrive on another core).
     pub(crate) core: CoreId,
+    /// Device that has brought an intercepted flow, and by which the answers leave; `None` for a
+    /// flow of the host's own addresses (`socket::flows`).
+    pub(crate) via: Option<DeviceIndex>,
+}
+
+impl FlowName {
+    /// Returns the destination of packets to the peer.
+    pub(crate) fn peer(&self) -> Destination {
+        Destination::of_answer(self.tuple.remote, self.via)
+    }
 }
 
 /// Flags that decide with which other sockets a socket shares its local port.
@@ -165,7 +181,7 @@ impl Demux {
     }
 
     /// Like `insert`, for a local end chosen by the application; `EADDRINUSE` when another socket
-    /// owns it.
+    /// owns it and does not share it.
     pub(crate) fn insert_bound(
         &self,
         hash: u32,
@@ -184,7 +200,7 @@ impl Demux {
     /// Replaces the entry of the same four-tuple: request → stream, stream → TIME-WAIT.
     pub(crate) fn replace(&self, hash: u32, tuple: FourTuple, entry: Entry) {
         // A TIME-WAIT socket inherits the port from its stream.
-        if matches!(entry, Entry::Stream(_)) {
+        if matches!(entry, Entry::Stream(_)) && entry.owns_port() {
             self.owner_added(tuple.local.port());
         }
         self.established.insert_or_replace(hash, tuple, entry);
@@ -293,7 +309,8 @@ impl Demux {
         self.listeners.for_each(rcu, |_, on_port| on_port.iter().for_each(&mut visit));
     }
 
-    /// Registers a listener; `EADDRINUSE` when another socket owns the address and port.
+    /// Registers a listener; `EADDRINUSE` when another socket owns the address and port and does
+    /// not share them.
     pub(crate) fn listen(&self, rcu: &Reader, listener: &Arc<Listener>) -> Result<(), Errno> {
         let _binding = self.bind();
         if self.is_in_use(listener.address(), listener.flags(), &rcu.pin()) {
@@ -346,9 +363,21 @@ impl Demux {
 }
 
 impl Entry {
+    /// Returns the device of an intercepted flow.
+    pub(crate) fn via(&self) -> Option<DeviceIndex> {
+        match self {
+            Self::Stream(socket) => socket.via(),
+            Self::TimeWait(time_wait) => time_wait.via(),
+            Self::Request(request) => request.via(),
+        }
+    }
+
     /// Returns the sharing flags of its local port; `None` for a request, whose port belongs to its
-    /// listener.
+    /// listener, and for an intercepted flow, whose address is that of another host.
     fn bind_flags(&self) -> Option<BindFlags> {
+        if self.via().is_some() {
+            return None;
+        }
         match self {
             Self::Stream(socket) => Some(socket.bind_flags()),
             Self::TimeWait(time_wait) => Some(time_wait.bind_flags()),
@@ -356,8 +385,8 @@ impl Entry {
         }
     }
 
-    const fn owns_port(&self) -> bool {
-        !matches!(self, Self::Request(_))
+    fn owns_port(&self) -> bool {
+        !matches!(self, Self::Request(_)) && self.via().is_none()
     }
 }
 
@@ -411,8 +440,8 @@ pub(super) fn choose<S: OnPort>(on_port: &[S], ip: IpAddr, hash: u32, core: Core
 }
 
 /// Returns the socket bound to the address `ip`; with `dual`, only a socket for both families. Of
-/// several sockets, `hash` selects one if they have set `SO_REUSEPORT`; otherwise the first is
-/// returned.
+/// several sockets, `hash` selects one if they have set `SO_REUSEPORT`, among those that prefer
+/// `core` if there are any; otherwise the first is returned.
 fn member<S: OnPort>(
     on_port: &[S],
     (ip, dual): (IpAddr, bool),

@@ -6,10 +6,10 @@
 //!
 //! `table.rs` has one row for each option: its name, level, number and form, the socket states that
 //! allow it, the check of its value, and the places that keep it. `value.rs` turns bytes into an
-//! [`OptionValue`] and back, with Linux's lengths. A socket without a connection (fresh, bound or
-//! listening) keeps its options in a [`SocketSettings`], which a listener copies to each of its
-//! connections; a connection keeps them in its `Tcb` and its socket. Both check values by the same
-//! functions (`check.rs`): Linux's bounds, clamping and errors.
+//! [`OptionValue`] and back, with Linux's lengths. A stream socket without a connection (fresh,
+//! bound or listening) and a datagram socket keep their options in a [`SocketSettings`], which a
+//! listener copies to each of its connections; a connection keeps them in its `Tcb` and its socket.
+//! Both check values by the same functions (`check.rs`): Linux's bounds, clamping and errors.
 //!
 //! Options that Linux does not have belong to the level [`SOL_QUIETLINE`], which no protocol of
 //! Linux uses.

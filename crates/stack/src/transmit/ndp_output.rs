@@ -5,8 +5,8 @@
 //! `link_output::send_control`. Linux: `ndisc_send_ns`, `ndisc_send_na`, `ndisc_send_rs`.
 //!
 //! Messages need no route lookup, because their destination is always on the link of the device.
-//! The link address of the destination follows from its multicast group, or is that of the
-//! solicitation that a message answers.
+//! The link address of a multicast destination follows from its group. That of a unicast
+//! destination is known from the neighbor entry, or from the solicitation that a message answers.
 //!
 //! Not here: ARP (`link_output::send_arp`), the formats (`header::ndp`).
 

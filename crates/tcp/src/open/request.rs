@@ -5,13 +5,14 @@
 //! tcp_check_req.
 //!
 //! A SYN costs one request and one packet, which is sent at once; the third segment of the
-//! handshake creates the control block. Data that arrives before the control block exists is
+//! handshake creates the control block. Data of segments that do not complete the handshake is
 //! dropped, which is safe: the peer retransmits it.
 //!
 //! Not here: the limit of requests per listener, the accept queue. Requests without state are in
-//! `cookie`.
+//! `cookie`, requests whose SYN is not answered yet in `held`.
 
 mod cookie;
+mod held;
 
 use core::time::Duration;
 
@@ -84,6 +85,8 @@ pub struct Request {
     /// Whether the third segment has arrived, so that the peer considers the connection
     /// established. `TCP_DEFER_ACCEPT` or a full accept queue still delays the connection.
     acked: bool,
+    /// Whether the SYN is not answered yet (`held`).
+    held: bool,
     /// Fast Open cookie of the SYN-ACK.
     cookie: Option<Cookie>,
 }
@@ -99,7 +102,8 @@ pub enum RequestVerdict {
     /// The segment is dropped for this reason; the request stays.
     Drop(DropReason, Packet),
     /// A received or sent reset ended the request. The caller frees it and drops the packet for
-    /// this reason.
+    /// this reason. A request whose SYN was not answered yet also ends by the SYN of a new
+    /// connection (`TcpInvalidSyn`), which the caller passes to a new request.
     Closed(DropReason, Packet),
     /// The handshake is complete. The caller creates the connection with [`Request::to_tcb`],
     /// replaces the request by this connection, and passes the same segment to the connection with
@@ -110,7 +114,7 @@ pub enum RequestVerdict {
 /// Effect of a request's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestTimer {
-    /// The request stays, until `deadline`.
+    /// The request stays; its next deadline is [`Request::deadline`].
     Keep,
     /// The peer did not answer: the caller frees the request.
     GiveUp,
@@ -153,8 +157,9 @@ impl Request {
         self.ecn = ecn::accepts(cx.config, algorithm, syn, codepoint);
     }
 
-    /// Processes a SYN with data and a valid Fast Open cookie (RFC 7413 §4.2.2).
-    /// Returns the connection in SYN-RECEIVED, with the data readable. The SYN-ACK is in `cx.out`.
+    /// Processes a SYN that the caller accepts for Fast Open, by its cookie or by a setting
+    /// (RFC 7413 §4.2.2). Returns the connection in SYN-RECEIVED, with the data readable. The
+    /// SYN-ACK is in `cx.out`.
     #[must_use]
     pub fn fast_open(
         cx: &mut Cx<'_>,
@@ -200,6 +205,7 @@ impl Request {
             defer: options.defer_accept.map_or(0, |wait| retransmits_in(wait, cx.config)),
             ts_first: option::ts_clock(cx.now, *ts_offset),
             acked: false,
+            held: false,
             cookie: match params.fast_open {
                 FastOpen::Grant(cookie) => Some(cookie),
                 _ => None,
@@ -217,6 +223,9 @@ impl Request {
         accept_room: bool,
     ) -> RequestVerdict {
         let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        if self.held {
+            return self.on_held_segment(cx, header, packet);
+        }
         match self.check(cx, header, len) {
             Ok(()) if self.defers(header, len) => {
                 self.acked = true;
@@ -368,6 +377,10 @@ impl Request {
         if cx.now < self.deadline {
             return RequestTimer::Keep;
         }
+        if self.held {
+            cx.count(Counter::TcpAttemptFails);
+            return RequestTimer::GiveUp;
+        }
         let silent = self.acked && self.retransmits < self.defer;
         if self.retransmits >= cx.config.tcp_synack_retries && !silent {
             cx.count(Counter::TcpAttemptFails);
@@ -390,8 +403,8 @@ impl Request {
     /// `seq`. Returns whether the request ends; a live peer then retransmits its SYN
     /// (RFC 5927 §4.1; Linux: tcp_req_err).
     ///
-    /// Differs from Linux: port and protocol unreachable end a request too, because
-    /// RFC 1122 §4.2.3.9 calls them hard errors.
+    /// Differs from Linux: all defined codes of destination unreachable end a request, because
+    /// RFC 1122 §4.2.3.9 calls port and protocol unreachable hard errors.
     #[must_use]
     pub fn on_icmp(&self, cx: &Cx<'_>, error: IcmpError, seq: SeqNum) -> bool {
         if seq != self.iss {

@@ -1,7 +1,7 @@
 //! Builds a forwarding table from addresses and routes, or refuses them with a [`ConfigError`].
 //!
-//! Linux: `ip address add` and `ip route add` in net/ipv4/fib_frontend.c and fib_semantics.c, which
-//! refuse the same input.
+//! Linux: `ip address add` and `ip route add` in net/ipv4/fib_frontend.c and fib_semantics.c. The
+//! builder refuses more than Linux, for example an address that is the first of its network.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -27,13 +27,14 @@ const MTU_MAX: u32 = 65_535;
 pub struct RouteSpec {
     /// Destinations. The address must have no bits set beyond the prefix length.
     pub prefix: IpNet,
-    /// `Unicast`, `Blackhole`, `Unreachable` or `Prohibit`. Routes of the other kinds are created
-    /// with addresses.
+    /// `Unicast`, `Blackhole`, `Unreachable` or `Prohibit`. Routes of the other kinds exist from
+    /// the start or are created with addresses.
     pub kind: RouteKind,
     /// Next hop: an address that an on-link route matches, or a link-local IPv6 address together
     /// with `device`.
     pub via: Option<IpAddr>,
-    /// Device index. May be omitted if `via` determines the device.
+    /// Device index. May be omitted if `via` determines the device, and has no effect unless `kind`
+    /// is `Unicast`.
     pub device: Option<DeviceIndex>,
     /// Source address: an address of this host. The default for IPv4 is the source of the on-link
     /// route to the next hop, or the oldest address of the device. For IPv6, each destination
@@ -433,7 +434,7 @@ impl FibBuilder {
         let from_address =
             matches!(spec.kind, RouteKind::Local | RouteKind::Broadcast | RouteKind::Multicast);
         if multicast || from_address {
-            let allowed = "a prefix of unicast destinations; local, broadcast and multicast follow from addresses";
+            let allowed = "a prefix of unicast destinations; local, broadcast and multicast routes cannot be added";
             return Err(ConfigError::new("route", spec.prefix, allowed));
         }
         if let Some(device) = spec.device

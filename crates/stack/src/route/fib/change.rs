@@ -47,8 +47,8 @@ impl FibBuilder {
 
     /// Deletes the best route to the prefix of `spec` that also matches its other fields (`ip route
     /// del`). A metric of 0, the kind `Unicast`, and a missing next hop, device, source or MTU
-    /// match any value. The route to the network of an address can be deleted; routes of the local
-    /// table cannot.
+    /// match any value. `mtu_locked` and the TCP metrics are not compared. The route to the network
+    /// of an address can be deleted; routes of the local table cannot.
     ///
     /// # Errors
     /// If no route matches.
@@ -78,10 +78,10 @@ impl FibBuilder {
         self.fib.entries()
     }
 
-    /// Takes `device` down: removes the routes through it. A route with several next hops loses
-    /// those through `device` until it comes up again. The addresses of `device` remain addresses
-    /// of this host, and packets to them are accepted on other devices (the weak model of
-    /// RFC 1122 §3.3.4.2). Linux: `fib_sync_down_dev`.
+    /// Takes `device` down: removes the routes through it. A route with several next hops keeps
+    /// those through `device` as dead until it comes up again, and is removed if all are dead. The
+    /// addresses of `device` remain addresses of this host, and packets to them are accepted on
+    /// other devices (the weak model of RFC 1122 §3.3.4.2). Linux: `fib_sync_down_dev`.
     pub fn device_down(&mut self, device: DeviceIndex) {
         self.down.insert(device);
         self.edit(Table::Main, |route| {
@@ -95,9 +95,9 @@ impl FibBuilder {
         });
     }
 
-    /// Brings `device` up: restores the routes to the networks of its addresses, and the next hops
-    /// through it of routes that have several. As in Linux (`fib_sync_up`), other routes through
-    /// the device are not restored.
+    /// Brings `device` up: restores the routes to the networks of its addresses, and revives the
+    /// next hops through it in routes that have several next hops. As in Linux (`fib_sync_up`),
+    /// other routes through the device are not restored.
     pub fn device_up(&mut self, device: DeviceIndex) {
         if self.down.remove(&device) {
             let on_it =
@@ -154,7 +154,7 @@ impl FibBuilder {
             self.set(Table::Main, &network, others);
         }
         self.connect(|other| other == network);
-        // A next hop of a route that has several keeps its route, with another source.
+        // A route with several next hops is kept. A next hop that had this source gets another one.
         let next = self.fib.first_address(device, address.is_ipv4());
         self.edit(Table::Main, |route| {
             let mut left = route.clone();

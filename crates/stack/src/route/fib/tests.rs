@@ -458,7 +458,7 @@ fn a_route_with_several_next_hops_is_deleted_by_naming_them() {
 }
 
 #[test]
-fn equal_routes_of_many_prefixes_are_one() {
+fn equal_routes_of_many_prefixes_share_one_allocation() {
     let mut builder = sample();
     for block in 0..=255_u8 {
         let prefix = net(&format!("172.16.{block}.0/24"));

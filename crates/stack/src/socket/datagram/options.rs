@@ -23,9 +23,10 @@ impl DatagramSocket {
     /// Sets an option by Linux's rules.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option of TCP or [`SOL_QUIETLINE`], for one of IPv6 on an IPv4 socket
-    /// and for one that is only read, `EINVAL` for a value that is not allowed, `EPERM` for a
-    /// priority above 6, `ENODEV` and `EADDRNOTAVAIL` for an unknown multicast interface.
+    /// `ENOPROTOOPT` for an option of TCP or [`SOL_QUIETLINE`], for one of IPv6 on an IPv4 socket,
+    /// for one of UDP on a ping socket and for one that is only read, `EINVAL` for a value that is
+    /// not allowed, `EPERM` for a priority above 6, `ENODEV` and `EADDRNOTAVAIL` for an unknown
+    /// multicast interface.
     pub fn set_option(
         &self,
         net: &Net,
@@ -60,9 +61,10 @@ impl DatagramSocket {
     /// Returns an option. Reading `SO_ERROR` takes the error.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option that is only set, and for one of TCP or [`SOL_QUIETLINE`] on an
-    /// IPv6 socket; `EOPNOTSUPP` for one of these or of IPv6 on an IPv4 socket; `ENOTCONN` for
-    /// `IP_MTU` of an unconnected socket.
+    /// `ENOPROTOOPT` for an option that is only set and, on an IPv6 socket, for one of TCP or
+    /// [`SOL_QUIETLINE`], or of UDP on a ping socket; `EOPNOTSUPP` for one of these or of IPv6 on
+    /// an IPv4 socket; for `IP_MTU` and `IPV6_MTU`, `ENOTCONN` on an unconnected socket and errors
+    /// of the route.
     pub fn option(
         &self,
         net: &Net,
@@ -164,8 +166,8 @@ impl DatagramSocket {
     }
 }
 
-/// Finds the device of `IP_MULTICAST_IF`: of an address without an index, the device with this
-/// address; of an index, the device, whose address is the source unless another one is given.
+/// Resolves `IP_MULTICAST_IF`: an index must be that of a device; an address without an index
+/// selects the device that has the address, or no device if the address is unspecified.
 fn resolve_interface(net: &Net, cx: &Cx, settings: &mut SocketSettings) -> Result<(), Errno> {
     let datagram = &mut settings.datagram;
     let (index, address) = (datagram.v4.multicast_device, datagram.multicast_source);

@@ -47,7 +47,7 @@ impl ListenOptions {
 }
 
 impl Listener {
-    /// Sets an option. Connections whose handshake completes later start with the option.
+    /// Sets an option. Connections that the listener creates later start with the option.
     ///
     /// # Errors
     /// As [`SocketSettings::set`]; `ENOPROTOOPT` for an option of IPv6 on an IPv4 address.

@@ -3,9 +3,9 @@
 //! defended. Both protocols share one state machine; they differ in packets and times.
 //!
 //! Below: ARP (`receive::arp_input`), neighbor discovery (`receive::ndp_input`). Above: the code
-//! that starts a host, by [`Net::claim_addresses`]. Linux: net/ipv6/addrconf.c
-//! (`addrconf_dad_work`). Linux leaves RFC 5227 to user space (systemd-networkd, NetworkManager,
-//! arping -D); the kernel has only `arp_notify`.
+//! that starts a host ([`Net::claim_addresses`]) or changes its addresses, and `autoconf`. Linux:
+//! net/ipv6/addrconf.c (`addrconf_dad_work`). Linux leaves RFC 5227 to user space
+//! (systemd-networkd, NetworkManager, arping -D); the kernel has only `arp_notify`.
 //!
 //! | step | time since the previous step, IPv4 | the same, IPv6 |
 //! |---|---|---|
@@ -69,7 +69,7 @@ const ANNOUNCEMENTS: u32 = 2;
 /// address.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The timer runs on the first core, because claims are not a data path.
+/// The timer runs on the first core, because claims are not on the data path.
 const CORE: CoreId = CoreId(0);
 
 /// Addresses that a host has claimed.
@@ -103,14 +103,14 @@ struct Claim {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Number of probes sent, and the time of the next step: another probe, or the first
-    /// announcement.
+    /// Number of probes sent, and the time of the next step: another probe, or the use of the
+    /// address.
     Probing { sent: u32, due: Instant },
     /// Number of announcements sent, and the time of the next.
     Announcing { sent: u32, due: Instant },
     /// The address is in use.
     Held,
-    /// Another station already uses the address.
+    /// Another station uses the address, or probes for it.
     Refused { mac: MacAddr },
 }
 
@@ -130,7 +130,8 @@ pub enum ClaimState {
     },
 }
 
-/// Packet to send for a claim, with the event to report.
+/// Step of a claim that is due: a packet to send, or the use of an address, with the event to
+/// report.
 enum Step {
     /// `first` is true for the first probe of the address.
     Probe {
@@ -158,7 +159,8 @@ pub(crate) struct AddressUse {
 }
 
 impl AddressUse {
-    /// Returns the sign in an ARP packet, or `None` if there is none.
+    /// Returns the use of an address, or the probe for one, that an ARP packet shows; `None` if it
+    /// shows neither.
     pub(crate) fn of_arp(arp: &ArpPacket) -> Option<Self> {
         let probes = arp.is_probe();
         let address = IpAddr::V4(if probes { arp.target_ip } else { arp.sender_ip });
@@ -170,7 +172,7 @@ impl AddressUse {
 /// Number of probes and times of a claim.
 struct Timing {
     probes: u32,
-    /// Time between two probes.
+    /// Shortest time between two probes.
     interval: Duration,
     /// Largest random time added to `interval`.
     jitter: Duration,
@@ -250,7 +252,7 @@ impl Claim {
         }
     }
 
-    /// Moves to the next phase or probe, if it is due, and returns the packet to send.
+    /// Moves to the next phase or probe, if it is due, and returns the step to perform.
     fn advance(&mut self, cx: &mut Cx) -> Option<Step> {
         if self.due()? > cx.now {
             return None;
@@ -310,7 +312,7 @@ impl Claim {
     }
 }
 
-/// Effect on a claim of another station that uses or probes for an address.
+/// Effect on a claim when another station uses or probes for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Conflict {
     None,
@@ -332,10 +334,10 @@ fn random(cx: &mut Cx, limit: Duration) -> Duration {
 impl Net {
     /// Begins to claim every address of this host on an Ethernet device: probes, then announcements
     /// (RFC 5227), as configured by `net.quietline.acd_probes` and `net.quietline.acd_interval_ms`;
-    /// for IPv6 `net.ipv6.conf.all.dad_transmits` probes (RFC 4862). If a setting is 0, no address
-    /// of its family is claimed. Also begins to solicit routers (`autoconf`), if `accept_ra` is on.
-    /// Called once, when the host can be polled. [`claim_state`](Self::claim_state) returns the
-    /// outcome, and the host reports it as events.
+    /// for IPv6 `net.ipv6.conf.all.dad_transmits` probes (RFC 4862). If the number of probes is 0,
+    /// no address of its family is claimed. Also begins to solicit routers (`autoconf`), if
+    /// `accept_ra` is on. Called once, when the host can be polled.
+    /// [`claim_state`](Self::claim_state) returns the outcome, and the host reports it as events.
     pub fn claim_addresses(&self, cx: &mut Cx) {
         let entered = cx.enter(self);
         let claims: Vec<_> = self
@@ -378,9 +380,9 @@ impl Net {
     }
 
     /// Returns whether packets to the multicast group `group` that arrive on `device` are for this
-    /// host: the groups that its sockets have joined, and those of which every host is a member,
-    /// the group of all hosts, and the solicited-node groups of its addresses, including addresses
-    /// that are still probed.
+    /// host: the groups that its sockets have joined, and those of which every host is a member
+    /// (the group of all hosts, and the solicited-node groups of its addresses, including addresses
+    /// that are still probed).
     #[cold]
     pub(crate) fn is_member(&self, rcu: &Section<'_>, device: DeviceIndex, group: IpAddr) -> bool {
         if self.groups().is_member(device, group, rcu) {
@@ -422,7 +424,8 @@ impl Net {
         })
     }
 
-    /// Returns the state of the claims that [`claim_addresses`](Self::claim_addresses) has begun.
+    /// Returns the state of all claims together: those that
+    /// [`claim_addresses`](Self::claim_addresses) has begun, and later ones.
     #[must_use]
     pub fn claim_state(&self) -> ClaimState {
         self.claim_state_where(|_| true)
@@ -526,8 +529,8 @@ impl Net {
         }
     }
 
-    /// Passes a sign of another station to the claims of `device`. Returns whether the sign
-    /// conflicts with one of them.
+    /// Passes the use of an address by another station to the claims of `device`. Returns whether
+    /// it conflicts with one of them.
     pub(crate) fn check_conflict(
         &self,
         cx: &mut Cx,

@@ -292,7 +292,8 @@ fn options_set_before_connect_apply_to_the_connection() {
         if matches!(option, O::MaxSegment | O::WindowClamp | O::IncomingCpu)
             || precedes_connection(option)
         {
-            // A connection reports the negotiated value, not the requested one.
+            // A connection reports a negotiated value, the core that receives its segments, or a
+            // constant.
             continue;
         }
         let before = settings.get(option, &sysctls);
@@ -428,7 +429,7 @@ fn options_return_the_sysctl_until_the_socket_has_its_own_value() {
     assert_eq!(
         bench.int(O::WindowClamp),
         1152,
-        "the clamp is not limited to half of the smallest buffer"
+        "the clamp is not raised to half of the smallest buffer"
     );
     bench.finish();
 }
@@ -592,7 +593,7 @@ fn busy_polling_is_set_by_options_or_sysctls() {
     assert_eq!(
         wanted.for_event(&sysctls).time.as_micros(),
         30,
-        "the option does not apply only to reads"
+        "the option also applies to other waits than reads"
     );
     let mut bench = Bench::with(&settings, &SocketSettings::default());
     assert_eq!(bench.socket.busy_poll(), wanted);
