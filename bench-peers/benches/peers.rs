@@ -17,7 +17,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs one comparison, and returns its name if it fails or if its result is no JSON object.
-fn run<'a>(name: &'a str, smoke: bool) -> Option<&'a str> {
+fn run(name: &str, smoke: bool) -> Option<&str> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bench-peers"));
     command.args([name, "--json"]).args(smoke.then_some("--smoke")).stderr(Stdio::inherit());
     let output = command.output().expect("the program starts");

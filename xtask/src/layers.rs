@@ -113,6 +113,12 @@ const LAYERS: &[Layer] = &[
     // Tests use the sockets of a stack, and one runs an experiment of the lab.
     Layer { package: "netns-tests", inner: &["quietline", "quietline-lab"], outer: None },
     Layer { package: "instructions", inner: &["quietline"], outer: Some(&[]) },
+    // Other stacks, which no crate of the product may use.
+    Layer {
+        package: "bench-peers",
+        inner: &["netns-tests", "quietline", "quietline-pkt"],
+        outer: None,
+    },
     Layer { package: "xtask", inner: &[], outer: None },
 ];
 

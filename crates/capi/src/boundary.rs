@@ -37,7 +37,7 @@ impl From<Errno> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        let errno = error.raw_os_error().unwrap_or(match error.kind() {
+        let errno = error.raw_os_error().unwrap_or_else(|| match error.kind() {
             io::ErrorKind::NotFound => libc::ENOENT,
             io::ErrorKind::AlreadyExists => libc::EEXIST,
             io::ErrorKind::AddrInUse => libc::EADDRINUSE,
@@ -125,7 +125,7 @@ pub(crate) fn int(value: usize) -> c_int {
 /// As (a) or (c).
 pub(crate) unsafe fn one<'a, T>(pointer: *const T) -> Result<&'a T, Failure> {
     // SAFETY: null or valid, as the caller promises.
-    unsafe { pointer.as_ref() }.ok_or(Errno::EFAULT.into())
+    unsafe { pointer.as_ref() }.ok_or_else(|| Errno::EFAULT.into())
 }
 
 /// The value behind a pointer, to be written.
@@ -134,7 +134,7 @@ pub(crate) unsafe fn one<'a, T>(pointer: *const T) -> Result<&'a T, Failure> {
 /// As (a) or (c), and no other reference to the value exists.
 pub(crate) unsafe fn one_mut<'a, T>(pointer: *mut T) -> Result<&'a mut T, Failure> {
     // SAFETY: null or valid, as the caller promises.
-    unsafe { pointer.as_mut() }.ok_or(Errno::EFAULT.into())
+    unsafe { pointer.as_mut() }.ok_or_else(|| Errno::EFAULT.into())
 }
 
 /// # Safety

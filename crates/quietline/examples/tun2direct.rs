@@ -9,8 +9,8 @@
 //! Run it with `sudo -E cargo run -p quietline --example tun2direct`. It prints:
 //!
 //! ```text
-//! tcp: the server has received "hello"
 //! udp: the server has received "hello"
+//! tcp: the server has received "hello"
 //! refused: Connection refused
 //! ping: 1 received
 //! ```
@@ -20,7 +20,6 @@ use std::{
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::Command,
-    sync::Arc,
     thread,
     time::Duration,
 };
@@ -43,8 +42,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
 
     let (pass_tun, tun) = std::sync::mpsc::channel();
     let clients = thread::spawn(move || {
-        // SAFETY: only the network namespace of this thread changes; no descriptor table is
-        // unshared.
+        // SAFETY: only the network namespace of this thread changes, no descriptor table.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
         let everywhere = vec!["0.0.0.0/0".parse().expect("a prefix")];
         let host_address = Some("10.0.2.15/24".parse().expect("an address"));
@@ -70,7 +68,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
 fn go_out(flow: Flow) {
     match flow {
         Flow::Tcp(request) => drop(thread::spawn(|| connect(request))),
-        Flow::Udp(session) => drop(thread::spawn(|| exchange(&session))),
+        Flow::Udp(session) => drop(thread::spawn(move || exchange(&session))),
         Flow::Echo(ping) => ping.reply(),
         Flow::Other(packet) => packet.unreachable(Unreachable::Protocol),
         _ => {}
@@ -87,12 +85,9 @@ fn connect(request: TcpRequest) -> io::Result<()> {
 
 /// One socket outside for all datagrams of a client: endpoint-independent mapping (RFC 4787).
 fn exchange(session: &UdpSession) -> io::Result<()> {
-    let any: IpAddr = match session.source() {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-    };
-    let out = Arc::new(UdpSocket::bind((any, 0))?);
-    let (answers, back) = (Arc::clone(&out), session.clone());
+    let any = if session.source().is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let out = UdpSocket::bind(any)?;
+    let (answers, back) = (out.try_clone()?, session.clone());
     out.set_read_timeout(Some(Duration::from_secs(1)))?;
     thread::spawn(move || {
         let mut buf = vec![0; 65_536];
@@ -121,30 +116,28 @@ fn inside(from: SocketAddr) -> SocketAddr {
 
 /// The servers outside: they answer with what they have received.
 fn serve(tcp: &TcpListener, udp: &UdpSocket) -> io::Result<()> {
-    let mut received = String::new();
-    let (mut stream, _) = tcp.accept()?;
-    stream.read_to_string(&mut received)?;
-    write!(stream, "{received:?}")?;
-    drop(stream);
     let mut buf = [0; 100];
     let (len, client) = udp.recv_from(&mut buf)?;
     udp.send_to(format!("{:?}", String::from_utf8_lossy(&buf[..len])).as_bytes(), client)?;
-    Ok(())
+    let mut received = String::new();
+    let (mut stream, _) = tcp.accept()?;
+    stream.read_to_string(&mut received)?;
+    write!(stream, "{received:?}")
 }
 
 /// The clients in the namespace of the tun.
 fn try_out([tcp, udp]: [u16; 2]) -> io::Result<()> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.send_to(b"hello", (GATEWAY, udp))?;
+    let mut buf = [0; 100];
+    let (len, _) = socket.recv_from(&mut buf)?;
+    println!("udp: the server has received {}", String::from_utf8_lossy(&buf[..len]));
     let mut stream = TcpStream::connect((GATEWAY, tcp))?;
     stream.write_all(b"hello")?;
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     println!("tcp: the server has received {answer}");
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
-    socket.send_to(b"hello", (GATEWAY, udp))?;
-    let mut buf = [0; 100];
-    let (len, _) = socket.recv_from(&mut buf)?;
-    println!("udp: the server has received {}", String::from_utf8_lossy(&buf[..len]));
     // Port 1 of the program's namespace has no server.
     let error = TcpStream::connect((GATEWAY, 1)).expect_err("the port has no server");
     println!("refused: {}", error.to_string().split(" (").next().unwrap_or_default());

@@ -81,7 +81,6 @@ impl Flows {
     ///
     /// # Errors
     /// `ENETDOWN` if the stack was shut down.
-    #[expect(clippy::should_implement_trait, reason = "an iterator would need `&mut self`")]
     pub fn next(&self) -> io::Result<Flow> {
         let Shared { stack, queue } = &*self.shared;
         loop {

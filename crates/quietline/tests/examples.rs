@@ -15,6 +15,8 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 #[path = "../examples/custom_device.rs"]
 mod custom_device;
+#[path = "../examples/dns_policy.rs"]
+mod dns_policy;
 #[path = "../examples/echo.rs"]
 mod echo;
 #[path = "../examples/http2_hyper.rs"]
@@ -37,6 +39,8 @@ mod sim_test;
 mod tls_rustls;
 #[path = "../examples/tun2direct.rs"]
 mod tun2direct;
+#[path = "../examples/tun2socks.rs"]
+mod tun2socks;
 #[path = "../examples/tun_from_fd.rs"]
 mod tun_from_fd;
 #[path = "../examples/udp_echo.rs"]
@@ -45,8 +49,9 @@ mod udp_echo;
 type Run = fn() -> Result<(), Box<dyn std::error::Error>>;
 
 /// The examples, and the requirements of each besides the toolchain.
-static EXAMPLES: [(&str, Run, Needs); 13] = [
+static EXAMPLES: [(&str, Run, Needs); 16] = [
     ("custom_device", custom_device::main, Needs::Nothing),
+    ("dns_policy", dns_policy::main, Needs::Nothing),
     ("echo", echo::main, Needs::Nothing),
     ("http2_hyper", http2_hyper::main, Needs::Nothing),
     ("http_hyper", http_hyper::main, Needs::Nothing),
@@ -58,6 +63,7 @@ static EXAMPLES: [(&str, Run, Needs); 13] = [
     ("sim_test", sim_test::main, Needs::Nothing),
     ("tls_rustls", tls_rustls::main, Needs::Nothing),
     ("tun2direct", tun2direct::main, Needs::Namespace),
+    ("tun2socks", tun2socks::main, Needs::Nothing),
     ("tun_from_fd", tun_from_fd::main, Needs::Namespace),
     ("udp_echo", udp_echo::main, Needs::Nothing),
 ];

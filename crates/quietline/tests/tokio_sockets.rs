@@ -369,7 +369,7 @@ mod tests {
                 let (device, port) = PacketPort::ip(&PortConfig::default()).unwrap();
                 let address = format!("10.0.0.{number}/24").parse().unwrap();
                 let stack = Stack::builder().device(device).address(address).build().unwrap();
-                (stack, Arc::new(AsyncFd::new(port).unwrap()))
+                (stack, Arc::new(AsyncFd::register(port).unwrap()))
             };
             let ((client, left), (server, right)) = (stack(1), stack(2));
             let there = tokio::spawn(carry(Arc::clone(&left), Arc::clone(&right)));

@@ -7,11 +7,9 @@
 //! `listener`, passive opens with their requests; `time_wait`, the compact TIME-WAIT state;
 //! `demux`, the lookup tables of TCP; `net`, the state of a host that its sockets share;
 //! `core_sockets`, the timers and the throttled sockets of one core; `rx`, the arguments of the
-//! receive steps; `reset`, replies without a connection; `fast_open`, Fast Open cookies; `flows`, intercepted flows; `wmem`,
-//! the accounting
-//! of a socket's packets that devices hold; `family`, the addresses that an
-//! application sees; and
-//! `options`, the socket options.
+//! receive steps; `reset`, replies without a connection; `fast_open`, Fast Open cookies; `flows`,
+//! intercepted flows; `wmem`, the accounting of a socket's packets that devices hold; `family`, the
+//! addresses that an application sees; and `options`, the socket options.
 //!
 //! Above: receive steps, which pass packets, and crate `quietline`, which makes calls. Below:
 //! `route`, `transmit`, crate `tcp`. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c},

@@ -352,7 +352,7 @@ fn listeners_of_own_addresses_come_first_and_hear_no_foreign_address() {
     let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 443);
     let listener = Listener::listen(&host, &mut rig.world.cx, any, 16).unwrap();
     let own = format!("{HOST_IP}:443");
-    client_to(&own, 5000).opened(&mut rig, Options::default());
+    let _client = client_to(&own, 5000).opened(&mut rig, Options::default());
     assert!(listener.accept().is_ok() && next(&rig).is_none());
     send_syn(&mut rig, &client_to(TARGET, 5001));
     assert_eq!(next(&rig).expect("a request").destination(), TARGET.parse().unwrap());

@@ -6,7 +6,8 @@
 //! for which early demux has found a connected socket passes [`connected`]. All others pass
 //! `input`: datagrams for unconnected sockets and groups, reassembled datagrams, all datagrams if
 //! early demux is off, and datagrams without a socket. A datagram without a socket that was sent to
-//! this host alone is answered with an ICMP port unreachable error, or intercepted (`socket::flows`).
+//! this host alone is answered with an ICMP port unreachable error, or intercepted
+//! (`socket::flows`).
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Verdict, checksum};
 

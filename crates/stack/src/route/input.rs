@@ -5,9 +5,9 @@
 //! packets without a cached route entry. Linux: `ip_route_input_rcu`, `nhc_rth_input`.
 //!
 //! A lookup runs in an RCU read section and takes no lock. The number of entries is at most the
-//! number of prefixes of the local table times the number of devices, and two more for each device that
-//! intercepts flows: one for all foreign destinations of an IP version. A stale entry is replaced
-//! when a lookup finds it.
+//! number of prefixes of the local table times the number of devices, and two more for each device
+//! that intercepts flows: one for all foreign destinations of an IP version. A stale entry is
+//! replaced when a lookup finds it.
 //!
 //! Not here: validation of source addresses (`receive::ip_input`).
 

@@ -9,7 +9,7 @@
 //! Interception belongs to a **device**, not to the table of routes: a local route to 0.0.0.0/0
 //! would make the address of every sender one of this host. A packet that the device brings for a
 //! foreign address passes the same steps as one for this host. Its socket has the destination of
-//! the flow as its local address, and the device in its name ([`FlowName::via`]): the answers leave
+//! the flow as its local address, and the device in its name (`FlowName::via`): the answers leave
 //! by that device, whatever the routes say. Listeners and sockets of this host's own addresses come
 //! first; a segment to an own address without a socket is intercepted, too.
 //!
@@ -17,8 +17,6 @@
 //! names a connection; a segment that another device brings for it is dropped.
 //!
 //! Not here: the steps of the handshake (`tcp::Request`).
-//!
-//! [`FlowName::via`]: super::demux::FlowName
 
 use std::sync::Arc;
 

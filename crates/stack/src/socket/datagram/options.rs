@@ -61,8 +61,8 @@ impl DatagramSocket {
     /// Returns an option. Reading `SO_ERROR` takes the error.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option that is only set and, on an IPv6 socket, for one of TCP or
-    /// [`SOL_QUIETLINE`], or of UDP on a ping socket; `EOPNOTSUPP` for one of these or of IPv6 on
+    /// `ENOPROTOOPT` for an option that is only set, for one of UDP on a ping socket, and for one
+    /// of TCP or [`SOL_QUIETLINE`] on an IPv6 socket; `EOPNOTSUPP` for one of these or of IPv6 on
     /// an IPv4 socket; for `IP_MTU` and `IPV6_MTU`, `ENOTCONN` on an unconnected socket and errors
     /// of the route.
     pub fn option(
