@@ -62,6 +62,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn any_input_of_both_targets_passes(data in prop::collection::vec(any::<u8>(), 0..300)) {
             super::dhcp(&data);
