@@ -369,7 +369,9 @@ mod tests {
                 let (device, port) = PacketPort::ip(&PortConfig::default()).unwrap();
                 let address = format!("10.0.0.{number}/24").parse().unwrap();
                 let stack = Stack::builder().device(device).address(address).build().unwrap();
-                (stack, Arc::new(AsyncFd::register(port).unwrap()))
+                // SAFETY: a port owns its descriptor, which is open and the same until the port ends.
+                let port = unsafe { AsyncFd::register(port) };
+                (stack, Arc::new(port.unwrap()))
             };
             let ((client, left), (server, right)) = (stack(1), stack(2));
             let there = tokio::spawn(carry(Arc::clone(&left), Arc::clone(&right)));
