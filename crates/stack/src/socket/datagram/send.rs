@@ -234,6 +234,7 @@ impl Call<'_> {
             ip_output::discard_output(cx);
             if *errno == Errno::ENOBUFS {
                 self.count_refused(cx, v4);
+                cx.count(Counter::IpOutDiscards.of_version(v4), 1);
             }
         })?;
         self.state.sent_unpolled += message.payload.len();
