@@ -8,7 +8,7 @@
 use std::process::{Command, ExitCode, Stdio};
 
 /// The comparisons, by subcommand.
-const COMPARISONS: [&str; 5] = ["memory", "rr", "bulk", "tap", "bound"];
+const COMPARISONS: [&str; 6] = ["memory", "rr", "udp", "bulk", "tap", "bound"];
 
 fn main() -> ExitCode {
     let smoke = std::env::args().any(|argument| argument == "--smoke");
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs one comparison, and returns its name if it fails or if its result is no JSON object.
-fn run<'a>(name: &'a str, smoke: bool) -> Option<&'a str> {
+fn run(name: &str, smoke: bool) -> Option<&str> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bench-peers"));
     command.args([name, "--json"]).args(smoke.then_some("--smoke")).stderr(Stdio::inherit());
     let output = command.output().expect("the program starts");

@@ -14,6 +14,7 @@ use stack::{
     header::ethernet::MacAddr,
     host::config::{DeviceConfig, HostConfig},
     route::fib::RouteSpec,
+    socket::flows::Intercept,
     sysctl::qdisc::QdiscConfig,
 };
 
@@ -27,8 +28,10 @@ use crate::{
     route::Route,
 };
 
+mod budget;
 mod settings;
 
+pub use budget::Budget;
 pub use settings::{EcnMode, MtuProbing};
 
 /// A permanent neighbor entry that the stack starts with.
@@ -143,6 +146,26 @@ impl StackBuilder {
         self
     }
 
+    /// Intercepts the flows that the last device brings for addresses which the stack does not
+    /// have: [`Stack::flows`](crate::Stack::flows) hands them to the application. Listeners of the
+    /// stack's own addresses come first. Answers leave by the device, so a route to the clients is
+    /// not needed.
+    ///
+    /// Several devices may intercept if their clients have different addresses. For clients with
+    /// the same addresses, such as virtual machines, each device needs a stack of its own.
+    pub fn intercept(mut self, intercept: Intercept) -> Self {
+        match u32::try_from(self.attachments.len()) {
+            Ok(device) if device > 0 => {
+                self.config.intercepts.push((DeviceIndex(device), intercept));
+            }
+            _ => {
+                let error = ConfigError::new("intercept", "", "an interception after its device");
+                self.error.get_or_insert(error);
+            }
+        }
+        self
+    }
+
     /// Sets the queueing discipline of the last device, as `tc qdisc replace dev DEVICE root` does.
     ///
     /// Default: `net.core.default_qdisc` for a device that needs a queue
@@ -223,6 +246,29 @@ impl StackBuilder {
     pub const fn packet_memory(mut self, bytes: usize) -> Self {
         self.packet_memory = Some(bytes);
         self
+    }
+
+    /// Bounds the memory of this stack: packets, buffers and connections together. Several stacks
+    /// of a process have a budget each, within the packet memory that they share.
+    ///
+    /// Before a connection is refused, all connections shrink: under pressure
+    /// (`TCPMemoryPressures`) they announce smaller windows and take less from their applications.
+    /// Beyond the number of connections that the budget has room for, a SYN is dropped and
+    /// `connect` fails with `ENOBUFS` (`TcpConnectionLimit`). See [`Budget`] for the settings that
+    /// this call sets; a later call of [`sysctl`](Self::sysctl) changes one of them.
+    ///
+    /// Default: no budget; `net.ipv4.tcp_mem` and `net.ipv4.udp_mem` are parts of the packet memory
+    /// of the process.
+    pub fn memory(mut self, budget: Budget) -> Self {
+        match budget.settings() {
+            Ok(settings) => {
+                settings.into_iter().fold(self, |own, (name, value)| own.sysctl(name, &value))
+            }
+            Err(error) => {
+                self.error.get_or_insert(error);
+                self
+            }
+        }
     }
 
     /// Records every frame of every device in a pcapng file.

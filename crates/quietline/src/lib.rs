@@ -32,6 +32,7 @@ pub mod device;
 mod device_info;
 mod entropy;
 mod events;
+mod flows;
 mod handle;
 mod housekeeping;
 mod listener;
@@ -56,9 +57,10 @@ mod wait;
 mod worker;
 
 pub use attachments::{Attachment, PollFd};
-pub use builder::{EcnMode, MtuProbing, StackBuilder};
+pub use builder::{Budget, EcnMode, MtuProbing, StackBuilder};
 pub use device_info::DeviceInfo;
 pub use events::Events;
+pub use flows::{EchoRequest, Flow, Flows, IncomingFlows, OtherPacket, TcpRequest, UdpSession};
 pub use handle::Stack;
 pub use listener::{Incoming, IntoIncoming, TcpListener};
 pub use memory::decide_packet_memory;
@@ -74,11 +76,15 @@ pub use stack::{
     base::{config_error::ConfigError, counters::Snapshot, ids::DeviceIndex},
     cx::event::Event,
     device::{Capabilities, Completed, Device, Impairment, RxSignal, Wire, WireConfig},
-    header::ethernet::MacAddr,
+    header::{ethernet::MacAddr, icmp::Unreachable},
     receive::rps::SoftnetStat,
     socket::{
         ConnectOptions, ListenOptions, SendFlags,
-        datagram::{ErrorOrigin, QueuedError, ReceiveMessage, Received, SendControl, SendMessage},
+        datagram::{
+            ErrorOrigin, QueuedError, ReceiveMessage, Received, SendControl, SendMessage,
+            SourceChange,
+        },
+        flows::Intercept,
         net::AnnouncedDns,
         options::{OptionValue, SocketOption, SocketSettings},
     },

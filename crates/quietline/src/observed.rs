@@ -10,7 +10,10 @@ use std::{
 
 use stack::{
     Readiness,
-    socket::{Connection, DatagramSocket, Listener},
+    socket::{
+        Connection, DatagramSocket, Listener, RequestSocket,
+        flows::{FlowQueue, UdpSession},
+    },
 };
 use sync::{Watch, WatchKey, Watchers};
 
@@ -75,25 +78,32 @@ impl Observed for DatagramSocket {
     }
 }
 
-impl Observed for Listener {
-    fn readiness(&self) -> Readiness {
-        Self::readiness(self)
-    }
+/// Implements [`Observed`] for sockets whose watchers need no other preparation.
+macro_rules! observed {
+    ($($socket:ty),*) => {$(
+        impl Observed for $socket {
+            fn readiness(&self) -> Readiness {
+                Self::readiness(self)
+            }
 
-    fn watchers(&self) -> &Watchers {
-        Self::watchers(self)
-    }
+            fn watchers(&self) -> &Watchers {
+                Self::watchers(self)
+            }
 
-    fn sync_with_owner(&self) {
-        Self::sync_with_owner(self);
-    }
+            fn sync_with_owner(&self) {
+                Self::sync_with_owner(self);
+            }
 
-    fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
-        let added = self.watchers().add(key, watch);
-        self.sync_with_owner();
-        added
-    }
+            fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
+                let added = self.watchers().add(key, watch);
+                self.sync_with_owner();
+                added
+            }
+        }
+    )*};
 }
+
+observed!(Listener, FlowQueue, RequestSocket, UdpSession);
 
 /// Returns the readiness of the socket if it includes a part of `interest`, an error or the end.
 /// Otherwise registers the waker of `task`, in place of the last one with the same key.

@@ -70,7 +70,9 @@ mod event;
 mod tests;
 
 /// A socket that a [`Poller`] can watch: [`TcpStream`](crate::TcpStream),
-/// [`TcpListener`](crate::TcpListener) and [`UdpSocket`](crate::UdpSocket).
+/// [`TcpListener`](crate::TcpListener), [`UdpSocket`](crate::UdpSocket), and the intercepted
+/// [`Flows`](crate::Flows) with their [`TcpRequest`](crate::TcpRequest) and
+/// [`UdpSession`](crate::UdpSession).
 pub trait Source: sealed::Sealed {}
 
 mod sealed {
@@ -103,7 +105,14 @@ macro_rules! sources {
     )*};
 }
 
-sources!(crate::TcpStream, crate::TcpListener, crate::UdpSocket);
+sources!(
+    crate::TcpStream,
+    crate::TcpListener,
+    crate::UdpSocket,
+    crate::Flows,
+    crate::TcpRequest,
+    crate::UdpSession
+);
 
 /// Waits for events of many sockets. Any thread may use it; each event goes to one of the threads
 /// that wait.

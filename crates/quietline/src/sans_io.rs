@@ -68,8 +68,12 @@ pub use stack::{
         Host,
         config::{DeviceConfig, HostConfig},
     },
+    receive::intercept::{answer_echo, ignore, refuse_unreachable, reject},
     route::fib::RouteSpec,
-    socket::{Connection, DatagramSocket, Listener, Reader, ShutdownHow},
+    socket::{
+        Connection, DatagramSocket, Listener, Reader, RequestSocket, ShutdownHow,
+        flows::{FlowPacket, FlowQueue, Intercept, NewFlow, UdpSession},
+    },
     sysctl::Sysctls,
     transmit::neighbor::{NudState, table::NeighborInfo},
 };

@@ -1,5 +1,5 @@
 //! Sockets for the runtime tokio (feature `tokio`): [`TcpListener`], [`TcpStream`], [`UdpSocket`],
-//! and [`relay()`].
+//! intercepted [`Flows`], and [`relay()`].
 //!
 //! The types have the methods of `tokio::net`, with a `&Stack` as the first argument of those that
 //! make a socket. They run on any runtime of tokio, with one thread or with several: the stack
@@ -44,12 +44,14 @@ use sync::WatchKey;
 
 use crate::observed::Observed;
 
+pub use flows::{Flow, Flows, TcpRequest, UdpSession};
 pub use listener::TcpListener;
 pub use relay::{Plain, RelayEnd, relay};
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::TcpStream;
 pub use udp::UdpSocket;
 
+mod flows;
 mod listener;
 mod relay;
 mod split;

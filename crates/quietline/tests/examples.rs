@@ -15,6 +15,8 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 #[path = "../examples/custom_device.rs"]
 mod custom_device;
+#[path = "../examples/dns_policy.rs"]
+mod dns_policy;
 #[path = "../examples/echo.rs"]
 mod echo;
 #[path = "../examples/http2_hyper.rs"]
@@ -25,6 +27,8 @@ mod http_hyper;
 mod http_over_tap;
 #[path = "../examples/many_connections.rs"]
 mod many_connections;
+#[path = "../examples/packet_port.rs"]
+mod packet_port;
 #[path = "../examples/quic_quinn.rs"]
 mod quic_quinn;
 #[path = "../examples/sans_io.rs"]
@@ -33,6 +37,10 @@ mod sans_io;
 mod sim_test;
 #[path = "../examples/tls_rustls.rs"]
 mod tls_rustls;
+#[path = "../examples/tun2direct.rs"]
+mod tun2direct;
+#[path = "../examples/tun2socks.rs"]
+mod tun2socks;
 #[path = "../examples/tun_from_fd.rs"]
 mod tun_from_fd;
 #[path = "../examples/udp_echo.rs"]
@@ -41,17 +49,21 @@ mod udp_echo;
 type Run = fn() -> Result<(), Box<dyn std::error::Error>>;
 
 /// The examples, and the requirements of each besides the toolchain.
-static EXAMPLES: [(&str, Run, Needs); 12] = [
+static EXAMPLES: [(&str, Run, Needs); 16] = [
     ("custom_device", custom_device::main, Needs::Nothing),
+    ("dns_policy", dns_policy::main, Needs::Nothing),
     ("echo", echo::main, Needs::Nothing),
     ("http2_hyper", http2_hyper::main, Needs::Nothing),
     ("http_hyper", http_hyper::main, Needs::Nothing),
     ("http_over_tap", http_over_tap::main, Needs::Namespace),
     ("many_connections", many_connections::main, Needs::Nothing),
+    ("packet_port", packet_port::main, Needs::Nothing),
     ("quic_quinn", quic_quinn::main, Needs::Nothing),
     ("sans_io", sans_io::main, Needs::Nothing),
     ("sim_test", sim_test::main, Needs::Nothing),
     ("tls_rustls", tls_rustls::main, Needs::Nothing),
+    ("tun2direct", tun2direct::main, Needs::Namespace),
+    ("tun2socks", tun2socks::main, Needs::Nothing),
     ("tun_from_fd", tun_from_fd::main, Needs::Namespace),
     ("udp_echo", udp_echo::main, Needs::Nothing),
 ];

@@ -54,12 +54,17 @@ mod tests {
     use pkt::Instant;
     use stack::{
         Cx, Memory,
+        base::ids::DeviceIndex,
         device::{Wire, WireConfig},
         host::{
             Host,
             config::{DeviceConfig, HostConfig},
         },
-        socket::{Connection, Listener},
+        route::fib::RouteSpec,
+        socket::{
+            Connection, Listener, RequestSocket,
+            flows::{Intercept, NewFlow},
+        },
     };
 
     use super::LIVE;
@@ -86,18 +91,30 @@ mod tests {
     }
 
     impl Pair {
-        fn new() -> Self {
+        /// With `intercepts`, the server intercepts what the client sends to any address.
+        fn new(intercepts: bool) -> Self {
             let memory = Memory::new(64 << 20);
             let mut cx = Cx::replay(&memory, 1);
             cx.now = Instant::from_secs(1000);
             let (left, right) = Wire::pair(&WireConfig::default()).expect("a wire");
-            let host = |device: Arc<Wire>, address: &str| {
+            let host = |device: Arc<Wire>, address: &str, config: HostConfig| {
                 let addresses = vec![address.parse().expect("a prefix")];
                 let devices = vec![DeviceConfig { device, addresses }];
-                Host::new(&memory, HostConfig { devices, cores: 1, ..HostConfig::replay(0) })
-                    .expect("a valid configuration")
+                Host::new(&memory, HostConfig { devices, ..config }).expect("a configuration")
             };
-            let (client, server) = (host(left, "10.0.0.1/24"), host(right, "10.0.0.2/24"));
+            let gateway = RouteSpec::via(
+                "0.0.0.0/0".parse().expect("a prefix"),
+                "10.0.0.2".parse().expect("an address"),
+            );
+            let routed = HostConfig { routes: vec![gateway], ..HostConfig::replay(0) };
+            let intercept = Intercept::all().max_pending(20_000).max_pending_per_source(0);
+            let intercepts = intercepts.then_some((DeviceIndex(1), intercept));
+            let gate = HostConfig {
+                intercepts: intercepts.into_iter().collect(),
+                ..HostConfig::replay(0)
+            };
+            let client = host(left, "10.0.0.1/24", routed);
+            let server = host(right, "10.0.0.2/24", gate);
             Self { memory, cx, client, server }
         }
 
@@ -119,6 +136,21 @@ mod tests {
                 left -= left.min(PER_LISTENER);
                 listener.close(&self.server, &mut self.cx);
             }
+        }
+
+        /// Opens `count` connections to addresses that no host has, whose requests are not
+        /// answered.
+        fn dial(&mut self, count: usize) -> Vec<(Arc<Connection>, Arc<RequestSocket>)> {
+            let mut dials = Vec::with_capacity(count);
+            for number in 0..count {
+                let last = u8::try_from(number % 200).expect("below 200");
+                let to = SocketAddr::new([192, 0, 2, last].into(), 443);
+                let dial = Connection::connect(&self.client, &mut self.cx, None, to);
+                let flow = self.server.flow_queue().expect("it intercepts").try_next();
+                let Ok(NewFlow::Tcp(request)) = flow else { panic!("{flow:?} is no request") };
+                dials.push((dial.expect("a free port"), request));
+            }
+            dials
         }
 
         /// Advances virtual time and runs expired timers.
@@ -184,7 +216,7 @@ mod tests {
     fn an_idle_connection_uses_at_most_four_kilobytes_and_no_cpu_time() {
         let count = std::env::var("CONNECTIONS")
             .map_or(CONNECTIONS, |count| count.parse().expect("CONNECTIONS is a number"));
-        let mut pair = Pair::new();
+        let mut pair = Pair::new(false);
         let mut ends = Vec::with_capacity(count + 1);
         // Create everything that is created once: pools, tables, the neighbors of the first
         // connection.
@@ -227,5 +259,41 @@ mod tests {
         assert_eq!((client.established_len(), server.established_len()), (1, 1));
         let left = live().saturating_sub(before) / (2 * count);
         assert!(left < each / 4, "{left} bytes of each connection remain after its end");
+        drop((pair, ends, client, server));
+        intercepted_flows_use_no_more();
+    }
+
+    /// 10,000 flows to any address, first unanswered, then established and idle.
+    fn intercepted_flows_use_no_more() {
+        const FLOWS: usize = 10_000;
+        /// Memory budget of a request: it holds no control block.
+        const REQUEST_BYTES_MAX: usize = 1024;
+        let mut pair = Pair::new(true);
+        let first = pair.dial(1);
+        pair.pass(Duration::from_millis(1));
+        let before = live();
+        let dials = pair.dial(FLOWS);
+        // The control block of the client's end is part of the sum.
+        let pending = (live() - before) / FLOWS;
+        assert_eq!(pair.server.flows_pending(), FLOWS + 1);
+        let server = Arc::clone(&pair.server);
+        let ends: Vec<_> = dials
+            .into_iter()
+            .map(|(near, request)| {
+                request.answer(&server, &mut pair.cx).expect("the client waits");
+                (near, request.take().expect("the wire works at once"))
+            })
+            .collect();
+        pair.pass(Duration::from_secs(600));
+        let each = (live() - before) / (2 * FLOWS);
+        println!(
+            "{FLOWS} intercepted flows: {each} bytes for each end; {} for a request",
+            pending.saturating_sub(each)
+        );
+        assert_eq!(pair.server.established_len(), FLOWS);
+        assert!(each <= BYTES_MAX, "{each} bytes for an idle intercepted connection");
+        assert!(pending <= BYTES_MAX + REQUEST_BYTES_MAX, "{pending} bytes for a pending dial");
+        assert_eq!((server.next_deadline(), server.flows_pending()), (None, 0));
+        drop((ends, first));
     }
 }

@@ -18,8 +18,8 @@ mod tests {
     use quietline::{
         RelayLimits, Stack, Wire, WireConfig,
         sans_io::{
-            Connection, Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory,
-            ShutdownHow,
+            Connection, Cx, DeviceConfig, DeviceIndex, Errno, Host, HostConfig, Instant, Intercept,
+            Listener, Memory, NewFlow, RouteSpec, ShutdownHow,
         },
         tokio::{RelayEnd, TcpListener, TcpStream, relay},
     };
@@ -276,8 +276,51 @@ mod tests {
         (end(from, socket), end(to, accepted))
     }
 
-    /// Runs a test with a relay between a client and a server, in virtual time.
-    fn in_virtual_time(limits: &RelayLimits, test: impl AsyncFnOnce(&mut Net<'_>)) {
+    /// Connects from a client to an address that no host has. The host in the middle intercepts the
+    /// connection, and accepts it.
+    fn connect_through(
+        cx: &Rc<RefCell<Box<Cx>>>,
+        (from, middle): (&Arc<Host>, &Arc<Host>),
+        at: &str,
+    ) -> (End, End) {
+        let mut running = cx.borrow_mut();
+        let at: SocketAddr = at.parse().unwrap();
+        let socket = Connection::connect(from, &mut running, None, at).unwrap();
+        let queue = middle.flow_queue().expect("the host intercepts");
+        let mut request = None;
+        let accepted = loop {
+            let _ = (from.poll(&mut running), middle.poll(&mut running));
+            if let Ok(NewFlow::Tcp(new)) = queue.try_next() {
+                new.answer(middle, &mut running).unwrap();
+                request = Some(new);
+            }
+            match request.as_ref().map(|request| request.take()) {
+                Some(Ok(accepted)) => break accepted,
+                _ => {
+                    let now = running.now;
+                    running.now = now + Duration::from_micros(100);
+                }
+            }
+        };
+        assert_eq!(accepted.local(), at);
+        let end =
+            |host: &Arc<Host>, socket| End { cx: Rc::clone(cx), host: Arc::clone(host), socket };
+        (end(from, socket), end(middle, accepted))
+    }
+
+    /// Runs a test with a relay between a client and a server, in virtual time. The client connects
+    /// to the host in the middle, or to an address whose flows that host intercepts.
+    fn in_virtual_time(limits: &RelayLimits, test: impl AsyncFn(&mut Net<'_>)) {
+        for intercepted in [false, true] {
+            relayed_in_virtual_time(limits, intercepted, &test);
+        }
+    }
+
+    fn relayed_in_virtual_time(
+        limits: &RelayLimits,
+        intercepted: bool,
+        test: &impl AsyncFn(&mut Net<'_>),
+    ) {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
@@ -291,14 +334,24 @@ mod tests {
                 device,
                 addresses: vec![address.parse().unwrap()],
             };
-            let host = |devices| {
-                Host::new(&memory, HostConfig { devices, ..HostConfig::replay(1) }).unwrap()
+            let host = |devices, routes, intercepts| {
+                let config = HostConfig { devices, routes, intercepts, ..HostConfig::replay(1) };
+                Host::new(&memory, config).unwrap()
             };
-            let client = host(vec![device(near, "10.0.0.1/24")]);
-            let middle =
-                host(vec![device(near_middle, "10.0.0.2/24"), device(far_middle, "10.0.1.2/24")]);
-            let server = host(vec![device(far, "10.0.1.1/24")]);
-            let (client_end, mut a) = connect(&cx, (&client, &middle), "10.0.0.2:80");
+            let gateway = RouteSpec::via("0.0.0.0/0".parse().unwrap(), "10.0.0.2".parse().unwrap());
+            let client = host(vec![device(near, "10.0.0.1/24")], vec![gateway], vec![]);
+            let intercepts = match intercepted {
+                true => vec![(DeviceIndex(1), Intercept::all())],
+                false => vec![],
+            };
+            let devices =
+                vec![device(near_middle, "10.0.0.2/24"), device(far_middle, "10.0.1.2/24")];
+            let middle = host(devices, vec![], intercepts);
+            let server = host(vec![device(far, "10.0.1.1/24")], vec![], vec![]);
+            let (client_end, mut a) = match intercepted {
+                true => connect_through(&cx, (&client, &middle), "192.0.2.80:80"),
+                false => connect(&cx, (&client, &middle), "10.0.0.2:80"),
+            };
             let (mut b, server_end) = connect(&cx, (&middle, &server), "10.0.1.1:80");
             let relay = pin!(async { relay(&mut a, &mut b, limits).await.map(drop) });
             let mut net = Net {

@@ -18,7 +18,7 @@ use std::{
 use pkt::{DropReason, EtherType, Instant};
 use stack::{
     Capabilities,
-    base::counters::Counter,
+    base::{counters::Counter, ids::DeviceIndex},
     device::LinkType,
     header::{
         arp::{ArpOperation, ArpPacket, ETHER_TYPE_ARP},
@@ -31,7 +31,7 @@ use stack::{
         config::{DeviceConfig, HostConfig},
     },
     route::fib::RouteSpec,
-    socket::Listener,
+    socket::{Listener, flows::Intercept},
     sysctl::Sysctls,
 };
 
@@ -73,6 +73,8 @@ pub struct RigConfig {
     pub ipv6: bool,
     /// Whether the host has a link-local address, too.
     pub link_local: bool,
+    /// Interception of flows by the link, and by the second link.
+    pub intercept: Option<Intercept>,
     /// Settings of the host.
     pub sysctls: Sysctls,
     /// Cores of the host. The link has one queue, so the first core receives; flows and their
@@ -93,6 +95,7 @@ impl Default for RigConfig {
             default_route: true,
             ipv6: false,
             link_local: false,
+            intercept: None,
             sysctls: Sysctls::default(),
             cores: 1,
             memory_bytes: 64 << 20,
@@ -149,6 +152,11 @@ impl Rig {
             name: String::from("host"),
             devices: std::iter::once(first).chain(other_device).collect(),
             routes: default.into_iter().collect(),
+            intercepts: (1..)
+                .map(DeviceIndex)
+                .take(1 + usize::from(config.second_link))
+                .filter_map(|device| Some((device, config.intercept.clone()?)))
+                .collect(),
             cores,
             sysctls,
             ..HostConfig::replay(0)

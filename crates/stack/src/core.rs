@@ -169,9 +169,9 @@ fn queues_in(mut mask: u64) -> impl Iterator<Item = usize> {
 
 /// A core's reference to its host. Each run of the core holds a count of this reference.
 ///
-/// Each core has its own reference on its own cache lines. If all cores counted on the host itself,
-/// every doorbell would write one shared line twice (docs/model.md). The [`Host`] owns these
-/// references, so they end with the host.
+/// Each core has its own reference on its own cache lines. If all cores used the reference count of
+/// the host itself, every doorbell would write one shared line twice (docs/model.md). The [`Host`]
+/// owns these references, so they end with the host.
 ///
 /// [`Host`]: crate::host::Host
 #[derive(Default)]

@@ -14,6 +14,7 @@ pub(crate) mod early_demux;
 pub mod gro;
 pub(crate) mod group_query;
 pub(crate) mod icmp_input;
+pub mod intercept;
 pub(crate) mod ip_input;
 pub(crate) mod link_input;
 pub(crate) mod napi;

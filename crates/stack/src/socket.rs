@@ -7,9 +7,9 @@
 //! `listener`, passive opens with their requests; `time_wait`, the compact TIME-WAIT state;
 //! `demux`, the lookup tables of TCP; `net`, the state of a host that its sockets share;
 //! `core_sockets`, the timers and the throttled sockets of one core; `rx`, the arguments of the
-//! receive steps; `reset`, replies without a connection; `fast_open`, Fast Open cookies; `wmem`,
-//! the accounting of a socket's packets that devices hold; `family`, the addresses that an
-//! application sees; and `options`, the socket options.
+//! receive steps; `reset`, replies without a connection; `fast_open`, Fast Open cookies; `flows`,
+//! intercepted flows; `wmem`, the accounting of a socket's packets that devices hold; `family`, the
+//! addresses that an application sees; and `options`, the socket options.
 //!
 //! Above: receive steps, which pass packets, and crate `quietline`, which makes calls. Below:
 //! `route`, `transmit`, crate `tcp`. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c},
@@ -21,6 +21,7 @@ pub mod datagram;
 pub(crate) mod demux;
 pub(crate) mod family;
 pub(crate) mod fast_open;
+pub mod flows;
 mod listener;
 mod modes;
 pub mod net;
@@ -37,7 +38,7 @@ pub use connection::connect::ConnectOptions;
 pub use connection::send::SendFlags;
 pub use connection::{Connection, SocketRef};
 pub use datagram::DatagramSocket;
-pub(crate) use listener::request::RequestSocket;
+pub use listener::request::RequestSocket;
 pub use listener::{BACKLOG_DEFAULT, ListenOptions, Listener};
 pub use modes::reader::Reader;
 pub(crate) use time_wait::TimeWaitSocket;

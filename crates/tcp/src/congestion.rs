@@ -6,11 +6,11 @@
 //!
 //! This module has the window arithmetic that every algorithm shares: initial window, growth in
 //! slow start, and in `reduction` and `validation` the effect of a loss, of an unused window, and
-//! of the undo of a reduction that proved needless. An algorithm, a variant of the closed `Policy`,
+//! of the undo of a reduction that proved needless. An algorithm, a variant of the enum `Policy`,
 //! decides three things: the growth on an acknowledgment, and the new `ssthresh` on a loss and on
 //! an ECN mark. An algorithm that follows a model of the path (BBR) sets window and pacing rate
 //! itself, with every [`ModelSample`]; the `on_*` events of recovery only inform it, except that a
-//! timeout lowers the window to one segment, which the end of the recovery or an undo restores.
+//! timeout lowers the window to one segment. The end of recovery or an undo restores the window.
 //!
 //! `cwnd` and `ssthresh` are bytes, as in the RFCs; Linux keeps whole segments. Parameters in
 //! segments are multiplied by the current `mss`.
@@ -140,7 +140,7 @@ impl Congestion {
     }
 
     /// Changes to larger segments after a path MTU probe. The window keeps its bytes, because the
-    /// probe does not show that the path takes more of them (RFC 4821 §7.2).
+    /// probe does not show that the path takes more bytes (RFC 4821 §7.2).
     pub fn set_mss_in_bytes(&mut self, mss: u32) {
         let Window { cwnd, ssthresh, .. } = self.window;
         // `set_mss` would rescale the saved state, which must keep its bytes, too.

@@ -36,8 +36,8 @@ pub struct Cx<'a> {
     /// A counter page of the stack, whose only writer is the thread that runs this call.
     pub counters: &'a Counters,
     /// Segments to transmit, in order, each starting with its TCP header. All belong to the
-    /// connection, request or TIME-WAIT socket of this call, or answer a segment without one: the
-    /// caller drains the list before it calls the engine for another one.
+    /// connection, request or TIME-WAIT socket of this call, or answer a segment that belongs to
+    /// none. The caller drains the list before it calls the engine for another connection.
     pub out: &'a mut PacketList,
     /// Packets that a read has emptied and that are freed after the connection is unlocked
     /// (`PacketRecycle::ListAfterUnlock`). The caller drains the list, as it drains `out`.

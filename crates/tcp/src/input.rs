@@ -112,8 +112,9 @@ pub fn input(
 }
 
 /// Like [`input`], run by a reader that waits for `user.len()` bytes (Linux: `ucopy`): the next
-/// bytes of the stream are copied to `user`, past the receive queue. Also returns their number; the
-/// caller passes it to [`Tcb::on_direct_read`] at the end of a batch.
+/// bytes of the stream are copied directly to `user` and bypass the receive queue. The number of
+/// copied bytes is returned, too; the caller passes it to [`Tcb::on_direct_read`] at the end of a
+/// batch.
 ///
 /// The direct copy requires data in order, an empty receive queue and no urgent mark; otherwise all
 /// data is queued.
@@ -186,13 +187,14 @@ fn synchronized(
 /// perhaps data.
 ///
 /// Entry conditions (the caller has checked ESTABLISHED):
-/// - The flags are ACK, or ACK and PSH. There is no option but the negotiated timestamps, in
-///   particular no SACK block.
+/// - The flags are ACK, or ACK and PSH. No option that this stack uses in such a segment is
+///   present, except the negotiated timestamps; in particular there is no SACK block.
 /// - SEG.SEQ is RCV.NXT, and the payload fits into the window.
 /// - SEG.ACK is neither below SND.UNA nor beyond SND.NXT.
 /// - The window field is unchanged and not zero.
 /// - The timestamp is not older than TS.Recent.
-/// - No data or FIN is queued out of order, and no urgent byte is expected.
+/// - No data or FIN is queued out of order, and there is no urgent mark that the application has
+///   not read past.
 /// - Header prediction is not switched off ([`Tcb::set_header_prediction`]).
 ///
 /// Under these conditions only the timestamp and the fifth and seventh step of `synchronized`
@@ -244,7 +246,8 @@ fn established_fast(
         return Ok(());
     }
     let result = data::process(tcb, segment, cx);
-    // Counted as in Linux: once per segment, by the destination of its whole payload.
+    // Counted as in Linux, once per segment: HPHitsToUser if the whole payload was copied to the
+    // reader, otherwise HPHits.
     if segment.copied > 0 && segment.copied == segment.len {
         cx.count(Counter::TcpExtTCPHPHitsToUser);
     } else {

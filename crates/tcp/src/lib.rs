@@ -36,8 +36,8 @@
 //! *Receive.* `input` takes the steps of RFC 9293 §3.10.7.4 in order, each a function: sequence
 //! number and timestamp, RST, SYN, ACK (which frees the acknowledged front of the send queue,
 //! samples the round-trip time, informs `loss::recovery` and updates the send window), URG, payload
-//! (into the receive queue, or into [`tcb::reassembly`] with a duplicate ACK), FIN. Header
-//! prediction skips the steps that would change nothing.
+//! (in order into the receive queue; out of order into [`tcb::reassembly`], answered by a duplicate
+//! ACK), FIN. Header prediction skips the steps that would change nothing.
 //!
 //! *Transmit.* `send` fills the tail packet of the send queue up to a superframe. `output` sends
 //! first the entries that loss detection has marked lost, then as much new data as both windows,
@@ -82,7 +82,7 @@
 //!   this module reads and writes header bytes.
 //! - [`congestion`]: the number of bytes that may be in flight (RFC 5681, RFC 6582).
 //! - [`cx`]: the caller's resources that the calls borrow, and the settings.
-//! - [`tcb`]: the control block and its parts, as data: queues, estimates, timers.
+//! - [`tcb`]: the control block and its parts: queues, estimates, and the deadlines of the timers.
 //! - [`segment`]: one segment: its header, the announced window, the tests that permit its
 //!   transmission; resets.
 //! - [`open`]: SYN, requests, SYN cookies, Fast Open, and numbers that an outsider must not guess.

@@ -18,6 +18,10 @@ mod core;
 #[cfg(test)]
 mod fast_open;
 #[cfg(test)]
+mod flows;
+#[cfg(test)]
+mod flows_udp;
+#[cfg(test)]
 mod fragments;
 #[cfg(test)]
 mod icmp;
@@ -65,3 +69,5 @@ mod udp6_groups;
 mod udp_errors;
 #[cfg(test)]
 mod udp_groups;
+#[cfg(test)]
+mod udp_sources;

@@ -14,11 +14,11 @@
 //! the verdict changes, when packet memory is counted (every 10 ms), and when connections are to be
 //! visited.
 //!
-//! The account is the sum of packet charges. The memory kept in use may be larger, because a slice
-//! keeps its whole page. Therefore packet memory in use, counted in whole pages, is compared with
-//! its maximum too, and the verdict is the worse of both (`TcpMemory::note_packets`). When packet
-//! memory is scarce, connections are visited to free memory, because a peer that holds memory on
-//! purpose sends nothing that would make them run.
+//! The account is the sum of packet charges. The memory kept in use may be larger, because a packet
+//! with a slice of a page keeps the whole page in use. Therefore packet memory in use, counted in
+//! whole pages, is compared with its maximum, too, and the verdict is the worse of both
+//! (`TcpMemory::note_packets`). When packet memory is scarce, connections are visited to free
+//! memory, because a peer that holds memory on purpose sends nothing that would make them run.
 //!
 //! Not here: how a connection reduces its memory (`tcp::tcb::memory`), packet memory itself
 //! (`pkt::Domain`).

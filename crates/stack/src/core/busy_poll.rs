@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{cx::Cx, socket::net::Net};
 
-/// Maximum number of checks for an arrival between two cycles that found nothing; all of them
-/// together take about 0.4 µs. A frame that arrives during a cycle waits for the next one.
+/// Maximum number of checks for an arrival between two cycles; without an arrival, all of them take
+/// about 0.4 µs together. A frame that arrives during a cycle waits for the next one.
 const LOOKS: u32 = 128;
 
 impl Core {

@@ -60,10 +60,10 @@ impl Core {
     /// As [`try_run`](Self::try_run), or with `watched` [`run_interrupted`](Self::run_interrupted),
     /// for the core's worker.
     ///
-    /// While superframes (packets of several segments) arrive and the thread that sleeps has
-    /// polled, wakes are deferred until the core is released or needs another turn: the first thing
-    /// a woken thread does is try to own it. If a woken thread is a reader that polls, frames that
-    /// arrive by descriptors before the poll of that reader are left to it ([`CoreRun::Left`]),
+    /// While superframes (packets of several segments) arrive and the thread that went to sleep
+    /// last had polled, wakes are deferred until the core is released or needs another turn: the
+    /// first thing a woken thread does is try to own it. If a woken thread is a reader that polls,
+    /// frames that arrive by descriptors before its poll are left to it ([`CoreRun::Left`]),
     /// because the worker would load them into the caches of another CPU.
     pub fn run_as_worker(&self, net: &Net, cx: &mut Cx, watched: bool) -> CoreRun {
         if self.needs_no_worker(cx.now) {

@@ -337,6 +337,7 @@ fn on_timer(net: &Net, entry: TimerEntry, cx: &mut Cx) {
         TimerEntry::Claims => net.on_claim_timer(cx),
         TimerEntry::Fragments(true) => reassembly::on_timer::<true>(net, cx),
         TimerEntry::Fragments(false) => reassembly::on_timer::<false>(net, cx),
+        TimerEntry::Sessions(device) => net.flows().on_sessions_timer(net, cx, device),
         TimerEntry::GroupReports => net.on_group_timer(cx),
         TimerEntry::Autoconf => net.on_autoconf_timer(cx),
     }

@@ -65,6 +65,7 @@ impl Wire {
                 .map(|_| Arc::new(Direction::new(impairment, rng.next_u64(), other.is_straight())))
                 .collect()
         };
+        let is_straight = config.forward.is_straight() && config.backward.is_straight();
         let forward = direction(config.forward, config.backward);
         let backward = direction(config.backward, config.forward);
         let end = |index: u8, outgoing: &[Arc<Direction>], incoming: &[Arc<Direction>]| {
@@ -78,6 +79,9 @@ impl Wire {
                     tx_checksum: !config.checksums,
                     tso4: config.tso && !config.checksums,
                     tso6: config.tso && !config.checksums,
+                    // An impairment decides about each datagram, even of one that is sent together
+                    // with others.
+                    uso: config.tso && !config.checksums && is_straight,
                     gso_max_bytes: config.gso_max_bytes,
                     jumbo6: true,
                     queues: config.queues,
@@ -270,8 +274,8 @@ impl Device for Wire {
                     impair(direction, &mut in_flight, cx, packet, too_big, &mut refused);
                 }
             }
-            // Packets that are due by the clock of the sender become receivable now. The receiver
-            // may have read its clock earlier, would not find them due, and would not poll again.
+            // Packets that are due by the clock of the sender become receivable now. Otherwise a
+            // receiver that has read its clock earlier would not find them due, and not poll again.
             in_flight.arrive(cx.now);
             direction.len.store(in_flight.len(), Ordering::Release);
             rings = !in_flight.ready.is_empty();

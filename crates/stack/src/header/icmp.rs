@@ -100,7 +100,7 @@ pub enum IcmpMessage {
         pointer: u32,
     },
     /// Advice of a router, for IPv4, to use another next hop for the destination of a packet of
-    /// this host. That of IPv6 is a message of neighbor discovery.
+    /// this host. The redirect of IPv6 is a message of neighbor discovery.
     Redirect {
         /// Code, as on the wire: 1 for a host; 0, 2 and 3 are treated alike (RFC 1122 §3.2.2.2).
         code: u8,

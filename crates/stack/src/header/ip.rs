@@ -186,8 +186,8 @@ pub fn claimed_len<const V4: bool>(bytes: &[u8]) -> Result<usize, DropReason> {
 /// In order: `PacketTooShort`, `IpVersion`, `IpHeaderLength`, `IpCsum`, `PacketTooShort` (total
 /// length beyond the packet), `IpLength`, `IpOptions`, `IpSourceInvalid`, `IpDestinationInvalid`.
 ///
-/// Inlined, with its parts: a result that is passed through memory is read in units of another size
-/// than it was written in, which prevents store forwarding and costs time.
+/// Inlined, as are the functions that it calls: the caller would read a result that is returned
+/// through memory in units of other sizes than the stores had, which prevents store forwarding.
 #[inline(always)]
 pub fn parse<const V4: bool>(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
     parse_as::<V4, false>(linear, packet_len)
@@ -224,7 +224,7 @@ fn parse_long<const V4: bool>(
     let kind = if V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
     let length = if V4 { linear.get(2..4) } else { linear.get(4..6) };
     // An IPv4 length field counts the whole packet, an IPv6 one only the bytes after the header.
-    // The packet has more than LENGTH_MAX bytes, so it contains the IPv6 header.
+    // No underflow: the packet has more than LENGTH_MAX bytes.
     let beyond = packet_len - (if V4 { 0 } else { IPV6_HEADER_LEN }) > LENGTH_MAX;
     if beyond && packet.meta().gso.kind == kind && length == Some(&[0, 0]) {
         parse_as::<V4, true>(linear, packet_len)
@@ -321,8 +321,7 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
 }
 
 /// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3). The source 0.0.0.0
-/// is valid only in packets of a host that requests its address, whose destination is
-/// 255.255.255.255.
+/// is valid only in packets to 255.255.255.255, by which a host requests an address.
 #[inline(always)]
 fn check_v4_addresses(src: Ipv4Addr, dst: Ipv4Addr) -> Result<(), DropReason> {
     let this_network = src.octets()[0] == 0;
@@ -486,15 +485,18 @@ impl Visible {
     /// Reads the fields from a header that [`parse`] has accepted. A missing byte counts as zero.
     #[inline]
     pub(crate) fn read(header: &[u8]) -> Self {
-        let byte = |at: usize| header.get(at).copied().unwrap_or_default();
-        if is_v4(header) {
-            let address = |at: usize| -> IpAddr {
-                let octets = header.get(at..).and_then(|rest| rest.first_chunk::<4>());
-                IpAddr::V4(octets.map_or(Ipv4Addr::UNSPECIFIED, |octets| Ipv4Addr::from(*octets)))
-            };
-            let (src, dst) = (address(12), address(16));
-            return Self { src, dst, traffic_class: byte(1), hop_limit: byte(8) };
+        if let Some(header) = header.first_chunk::<IPV4_HEADER_LEN>()
+            && is_v4(header)
+        {
+            let [_, tos, _, _, _, _, _, _, ttl, _, _, _, a, b, c, d, e, f, g, h] = *header;
+            let (src, dst) = (Ipv4Addr::new(a, b, c, d), Ipv4Addr::new(e, f, g, h));
+            return Self { src: src.into(), dst: dst.into(), traffic_class: tos, hop_limit: ttl };
         }
+        Self::read_v6(header)
+    }
+
+    fn read_v6(header: &[u8]) -> Self {
+        let byte = |at: usize| header.get(at).copied().unwrap_or_default();
         let address = |at: usize| -> IpAddr {
             let octets = header.get(at..).and_then(|rest| rest.first_chunk::<16>());
             IpAddr::V6(octets.map_or(Ipv6Addr::UNSPECIFIED, |octets| Ipv6Addr::from(*octets)))

@@ -171,8 +171,8 @@ mod tests {
         }
     }
 
-    /// Flips every bit of the 24 bytes in turn: a recognized header must equal the parsed one,
-    /// including the ports.
+    /// Flips every bit of an IPv4 header and the ports in turn: a recognized header must equal the
+    /// parsed one, and the ports must be unchanged.
     #[test]
     fn a_repeated_header_equals_the_parsed_header() {
         let first = packet(&header());

@@ -43,6 +43,7 @@ use crate::{
         datagram::{groups::Groups, table::DatagramTable},
         demux::Demux,
         fast_open::FastOpenMemory,
+        flows::Interception,
         net::{IcmpLimiter, Net, autoconf::Autoconf, claims::Claims, group_reports::GroupReports},
     },
     sysctl::{Present, Sysctls},
@@ -70,8 +71,7 @@ impl Host {
         add_link_local_addresses(&mut config);
         set_memory_limits(&mut config.sysctls, memory);
         let secrets = config.secrets;
-        let loopback: Arc<dyn Device> = Arc::new(Loopback::new(config.cores));
-        let mut devices = vec![loopback];
+        let mut devices: Vec<Arc<dyn Device>> = vec![Arc::new(Loopback::new(config.cores))];
         let (attached, addresses) = attach(&memory.rcu, core::mem::take(&mut config.devices));
         devices.extend(attached.iter().map(|device| Arc::clone(device) as Arc<dyn Device>));
         let fib = change::builder_of(&addresses, &config.routes)?;
@@ -120,6 +120,7 @@ impl Host {
                 time_waits: AtomicUsize::new(0),
                 orphans: AtomicUsize::new(0),
                 down: Shutdown::default(),
+                flows: Interception::new(&memory.rcu, config.intercepts),
                 claims: Claims::default(),
                 fragments_v4: Mutex::default(),
                 fragments_v6: Mutex::default(),
@@ -225,6 +226,20 @@ fn check_devices(config: &HostConfig) -> Result<(), ConfigError> {
         if caps.mtu < mtu_min {
             let allowed = format!("at least {mtu_min}: 40 bytes of headers and tcp_min_snd_mss");
             return Err(ConfigError::new("mtu", caps.mtu, allowed));
+        }
+    }
+    check_intercepts(config)
+}
+
+/// Refuses an interception by a device that the host does not have, and two by one device.
+fn check_intercepts(config: &HostConfig) -> Result<(), ConfigError> {
+    for (place, (device, _)) in config.intercepts.iter().enumerate() {
+        let is_device = device.position() > 0 && device.position() <= config.devices.len();
+        if !is_device {
+            return Err(ConfigError::new("intercept", device, "the index of a device"));
+        }
+        if config.intercepts[..place].iter().any(|(other, _)| other == device) {
+            return Err(ConfigError::new("intercept", device, "once for each device"));
         }
     }
     Ok(())

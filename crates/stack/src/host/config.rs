@@ -6,9 +6,10 @@ use std::{io, sync::Arc};
 use ipnet::IpNet;
 
 use crate::{
-    base::{config_error::ConfigError, secrets::Secrets},
+    base::{config_error::ConfigError, ids::DeviceIndex, secrets::Secrets},
     device::Device,
     route::fib::RouteSpec,
+    socket::flows::Intercept,
     sysctl::Sysctls,
 };
 
@@ -43,6 +44,8 @@ pub struct HostConfig {
     pub devices: Vec<DeviceConfig>,
     /// Routes besides those of the devices' own networks.
     pub routes: Vec<RouteSpec>,
+    /// Devices that intercept flows; the index of the first of `devices` is 1.
+    pub intercepts: Vec<(DeviceIndex, Intercept)>,
     /// Number of cores, 1 to 64. Default 1.
     pub cores: u16,
     /// Sysctl values by their Linux names.
@@ -59,6 +62,7 @@ impl HostConfig {
             name: String::new(),
             devices: Vec::new(),
             routes: Vec::new(),
+            intercepts: Vec::new(),
             cores: 1,
             sysctls: Sysctls::default(),
             secrets,

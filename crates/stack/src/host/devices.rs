@@ -38,8 +38,8 @@ use crate::{
 impl Host {
     /// Takes a device down or up (`ip link set DEVICE down`). A device that is down carries no
     /// packets: its networks and the routes through it are removed, and its addresses remain local.
-    /// When it comes up, its networks are restored, but of the added routes only its next hops in
-    /// routes that have several; frames that arrived meanwhile are dropped.
+    /// When it comes up, its networks and its next hops in routes with several next hops are
+    /// restored, but its other routes are not; frames that arrived meanwhile are dropped.
     ///
     /// # Errors
     ///
@@ -57,6 +57,8 @@ impl Host {
             cx.leave(entered);
             return Err(Errno::ENODEV);
         }
+        let name = || device.caps().name.clone();
+        let mut event = None;
         if device.is_up() != up {
             if up {
                 device.set_up(true);
@@ -65,11 +67,16 @@ impl Host {
                 self.change_device_routes(|routes| routes.device_up(index));
                 self.announce_addresses_of(cx, index);
                 self.on_autoconf_device_up(cx, index);
+                event = Some(Event::DeviceUp { device: name() });
             } else {
                 self.take_down(cx, index, device);
+                event = Some(Event::DeviceDown { device: name() });
             }
         }
         drop(changes);
+        if let Some(event) = event {
+            self.report(event);
+        }
         cx.do_softirq();
         cx.leave(entered);
         Ok(())
@@ -105,7 +112,7 @@ impl Host {
         device.set_gone();
         drop(changes);
         self.report(Event::DeviceGone { device: device.caps().name.clone() });
-        self.end_sockets_without_address(cx);
+        self.end_sockets_without_address(cx, index);
         cx.do_softirq();
         cx.leave(entered);
         cx.reader().quiescent();
@@ -156,12 +163,13 @@ impl Host {
         self.neighbors.device_down(cx, index);
     }
 
-    /// Ends the sockets that are bound to an address which only a removed device had.
+    /// Ends the sockets that are bound to an address which only the removed device `gone` had, and
+    /// the intercepted flows of that device.
     ///
     /// Differs from Linux: there a connection retransmits until it times out, because its address
     /// may be added again. Here a removed device does not return, and neither does its address, so
     /// the connection could not recover.
-    fn end_sockets_without_address(&self, cx: &mut Cx) {
+    fn end_sockets_without_address(&self, cx: &mut Cx, gone: DeviceIndex) {
         let (mut listeners, mut entries) = (Vec::<Arc<Listener>>::new(), Vec::<Entry>::new());
         let mut datagrams = Vec::new();
         {
@@ -183,7 +191,11 @@ impl Host {
                 });
             }
             self.demux.for_each_established(&rcu, |tuple, entry| {
-                if is_lost(tuple.local.ip()) {
+                let ends = match entry.via() {
+                    Some(device) => device == gone,
+                    None => is_lost(tuple.local.ip()),
+                };
+                if ends {
                     entries.push(entry.clone());
                 }
             });
@@ -194,6 +206,7 @@ impl Host {
         for listener in listeners {
             listener.lose_address(self, cx);
         }
+        self.flows().device_gone(self, cx, gone);
         for entry in entries {
             match entry {
                 Entry::Stream(socket) => socket.lose_address(self, cx),

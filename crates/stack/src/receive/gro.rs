@@ -7,7 +7,7 @@
 //! | frame | effect |
 //! |---|---|
 //! | *merged*: the next segment of a held packet (a packet that waits for further segments) | It is appended to the held packet. |
-//! | *held*: the first segment of a flow that may be merged | It becomes a held packet in the table: 8 buckets of 8 packets. |
+//! | *held*: a segment that continues no held packet, but may be merged with later segments | It becomes a held packet in the table: 8 buckets of 8 packets. |
 //! | *normal*: any other | It goes unchanged into the list. |
 //!
 //! A held packet is completed, and enters the list, when its last segment had PSH or FIN or was

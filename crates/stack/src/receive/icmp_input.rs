@@ -1,6 +1,6 @@
-//! ICMP input: replies to echo requests, sends errors about undeliverable packets, and passes
-//! received errors to connections and datagram sockets and echo replies to ping sockets, and
-//! applies IPv4 redirects.
+//! ICMP input: replies to echo requests, sends errors about undeliverable packets, passes received
+//! errors to connections and datagram sockets, passes echo replies to ping sockets, and applies
+//! IPv4 redirects.
 //!
 //! RFC 792, RFC 4443, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c, net/ipv6/icmp.c. Both
 //! versions take the same steps; `V4` selects the numbers, and the checksum of IPv6 covers a
@@ -19,7 +19,7 @@ use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, TxChecksum, Verdict};
 use sync::epoch::Section;
 use tcp::{FourTuple, IcmpError, SeqNum, TcpError};
 
-use super::{group_query, ndp_input};
+use super::{group_query, intercept, ndp_input};
 use crate::{
     base::{
         counters::Counter,
@@ -41,7 +41,7 @@ use crate::{
         ndp, strip,
         udp::UDP_HEADER_LEN,
     },
-    route::{exception::plateau_below, fib::MTU_MIN_V6},
+    route::{exception::plateau_below, fib::MTU_MIN_V6, router::Destination},
     socket::{
         RouterAdvice,
         datagram::{ErrorOrigin, QueuedError, SocketKind, report::kind_of},
@@ -82,6 +82,14 @@ pub(super) fn input<const V4: bool>(
     if let Some(counter) = in_counter::<V4>(kind) {
         rx.cx.count(counter, 1);
     }
+    let device = DeviceIndex(packet.meta().rx_device);
+    if intercept::is_foreign(rx, device, header.dst, &packet) && !message.is_error() {
+        return match message {
+            IcmpMessage::EchoRequest { .. } => intercept::echo(rx, header, packet),
+            // Advice and questions of other hosts do not concern this one.
+            _ => Verdict::Drop(DropReason::IpForwardingOff, packet),
+        };
+    }
     match message {
         IcmpMessage::EchoRequest { .. } => echo_reply::<V4>(rx, header, packet),
         message if message.is_error() => report::<V4>(rx, header.src, message, packet),
@@ -115,12 +123,8 @@ fn check_message<const V4: bool>(
     IcmpMessage::parse::<V4>(packet.linear())
 }
 
-/// Converts the request to the reply and sends the reply.
-fn echo_reply<const V4: bool>(
-    rx: &mut Rx<'_, '_>,
-    header: &IpHeader,
-    mut packet: Packet,
-) -> Verdict {
+/// Answers an echo request to this host, unless the settings forbid it.
+fn echo_reply<const V4: bool>(rx: &mut Rx<'_, '_>, header: &IpHeader, packet: Packet) -> Verdict {
     let (net, cx, rcu) = (rx.net, &mut *rx.cx, rx.rcu);
     let to_us_alone = packet.meta().pkt_type == PacketType::Host && net.is_local(cx, header.dst);
     let sysctls = cx.sysctls();
@@ -135,18 +139,33 @@ fn echo_reply<const V4: bool>(
     if !V4 && header.src.is_unspecified() {
         return Verdict::Drop(DropReason::IpSourceInvalid, packet);
     }
+    let source = to_us_alone.then_some(header.dst);
+    answer_echo::<V4>(net, cx, rcu, header, source, packet)
+}
+
+/// Converts an echo request, whose IP header was removed, to its reply and sends the reply. It
+/// comes from `source`, or from the address that the route selects.
+pub(super) fn answer_echo<const V4: bool>(
+    net: &Net,
+    cx: &mut Cx,
+    rcu: &Section<'_>,
+    header: &IpHeader,
+    source: Option<IpAddr>,
+    mut packet: Packet,
+) -> Verdict {
     let [kind, ..] = IcmpMessage::EchoReply { id: 0, seq: 0 }.header_bytes::<V4>();
     if !may_send::<V4>(net, cx, kind, header.src) {
         return Verdict::Drop(DropReason::IcmpRateLimit, packet);
     }
-    let source = to_us_alone.then_some(header.dst);
-    let remote = scoped(header.src, 0, DeviceIndex(packet.meta().rx_device));
+    let device = DeviceIndex(packet.meta().rx_device);
+    let by = intercept::answers_by(net, cx, device, header.dst).filter(|_| source.is_some());
+    let remote = Destination::of_answer(scoped(header.src, 0, device), by);
     let Ok(dst) = net.reply_dst(cx, remote, source, None, CoreId(0), rcu) else {
         cx.count(Counter::IpOutNoRoutes.of::<V4>(), 1);
         cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
         return Verdict::Drop(DropReason::IpNoRoute, packet);
     };
-    let source = dst.cold().source;
+    let source = source.unwrap_or_else(|| dst.cold().source);
     if V4 {
         // Only the type and the addresses change, so the checksum is updated incrementally
         // (RFC 1624).
@@ -286,9 +305,9 @@ fn report<const V4: bool>(
     Verdict::Consumed
 }
 
-/// Handles an IPv4 redirect. If it quotes a segment, its connection validates and applies it. If it
-/// quotes a datagram or an echo request of an open socket, it is applied here. RFC 1122 §3.2.2.2;
-/// Linux: `icmp_redirect`.
+/// Handles an IPv4 redirect. If the redirect quotes a segment, the connection of the segment
+/// validates and applies the redirect. If it quotes a datagram or an echo request of an open
+/// socket, this function applies it. RFC 1122 §3.2.2.2; Linux: `icmp_redirect`.
 fn redirect(rx: &mut Rx<'_, '_>, router: IpAddr, gateway: IpAddr, mut packet: Packet) -> Verdict {
     let (net, cx) = (rx.net, &mut *rx.cx);
     if !cx.sysctls().accept_redirects {
@@ -305,7 +324,7 @@ fn redirect(rx: &mut Rx<'_, '_>, router: IpAddr, gateway: IpAddr, mut packet: Pa
             return Verdict::Drop(reason, packet);
         }
     };
-    // An echo reply has no socket, and port 0 is that of none.
+    // An echo reply has no socket. No socket has port 0, so the lookup finds none.
     let (src_port, dst_port) = quote.socket_ports().unwrap_or_default();
     let tuple = FourTuple {
         local: SocketAddr::new(quote.src, src_port),
@@ -423,8 +442,8 @@ fn accepted_mtu<const V4: bool>(cx: &Cx, reported: u32, quote: &Quote, len: usiz
     }
 }
 
-/// Drops an error that is not plausible, not wanted or has no socket. As in Linux, one about an
-/// ICMP message is not counted.
+/// Drops an error that is not plausible, not wanted or has no socket. As in Linux, an error about
+/// an ICMP message is not counted.
 fn refuse_report<const V4: bool>(cx: &Cx, kind: SocketKind, packet: Packet) -> Verdict {
     if kind == SocketKind::Udp {
         cx.count(Counter::IcmpInErrors.of::<V4>(), 1);
@@ -583,19 +602,20 @@ fn may_send<const V4: bool>(net: &Net, cx: &mut Cx, kind: u8, to: IpAddr) -> boo
     allowed
 }
 
-/// Sends an error about a received packet of the read section `rx`, as [`report_to_sender`].
+/// Calls [`report_to_sender`] with the host, the context and the read section of `rx`.
 pub(super) fn send_error<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     header: &IpHeader,
     message: IcmpMessage,
     packet: &Packet,
 ) {
-    report_to_sender::<V4>(rx.net, rx.cx, rx.rcu, header, message, packet);
+    let _sent = report_to_sender::<V4>(rx.net, rx.cx, rx.rcu, header, message, packet);
 }
 
 /// Sends an error to the sender of `packet`, which still has its IP header, unless the rules of
 /// `may_answer_with_error` or the rate limits forbid the error or, for IPv6, the destination is no
-/// address of this host. Linux: `icmp_send`.
+/// address of this host. Returns whether the error was sent.
+/// Linux: `icmp_send`.
 pub(super) fn report_to_sender<const V4: bool>(
     net: &Net,
     cx: &mut Cx,
@@ -603,22 +623,25 @@ pub(super) fn report_to_sender<const V4: bool>(
     header: &IpHeader,
     message: IcmpMessage,
     packet: &Packet,
-) {
+) -> bool {
     let header_len = usize::from(header.header_len);
     let payload = packet.linear().get(header_len..).unwrap_or_default();
     let link = packet.meta().pkt_type;
-    let is_ours = V4 || net.is_local(cx, header.dst);
+    let device = DeviceIndex(packet.meta().rx_device);
+    let by = intercept::answers_by(net, cx, device, header.dst);
+    let is_ours = V4 || by.is_some() || net.is_local(cx, header.dst);
     if !is_ours || !may_answer_with_error::<V4>(header, link, payload) {
-        return;
+        return false;
     }
     let header_bytes = message.header_bytes::<V4>();
     if !may_send::<V4>(net, cx, header_bytes[0], header.src) {
-        return;
+        return false;
     }
     let source = Some(header.dst);
-    let remote = scoped(header.src, 0, DeviceIndex(packet.meta().rx_device));
+    let remote = Destination::of_answer(scoped(header.src, 0, device), by);
     let Ok(dst) = net.reply_dst(cx, remote, source, None, CoreId(0), rcu) else {
-        return cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
+        cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
+        return false;
     };
     let mut bytes = [0; ICMP_HEADER_LEN + quote_bytes_max::<false>()];
     bytes[..ICMP_HEADER_LEN].copy_from_slice(&header_bytes);
@@ -634,8 +657,10 @@ pub(super) fn report_to_sender<const V4: bool>(
     bytes[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&sum.finish().to_be_bytes());
     let Some(error) = cx.pool.alloc_from(bytes) else {
         cx.count(Counter::IpOutDiscards.of::<V4>(), 1);
-        return cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
+        cx.count(Counter::IcmpOutErrors.of::<V4>(), 1);
+        return false;
     };
     count_sent::<V4>(cx, bytes[0]);
     send::<V4>(net, cx, &dst, header.dst, header.src, error);
+    true
 }

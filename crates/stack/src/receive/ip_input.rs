@@ -6,7 +6,8 @@
 //! `ip_list_rcv_finish`, `ip_sublist_rcv_finish`, `ip_extract_route_hint`; `ipv6_rcv`,
 //! `ip6_input_finish`. Packets of both IP versions pass the same functions; the parameter `V4`
 //! selects the header. The steps have the order of RFC 1122 §3.2.1. A packet that is not for this
-//! host is dropped: this stack is a host and does not forward.
+//! host is dropped, because this stack is a host and does not forward, unless its device intercepts
+//! flows (`intercept`).
 //!
 //! After its header is checked, a packet takes one of three ways. If early demux finds its
 //! connection, the packet joins the sublist of this connection. A datagram for which early demux
@@ -35,7 +36,7 @@ use pkt::{DropReason, Ecn, Packet, PacketType, Verdict};
 
 use super::{
     early_demux::{self, Demuxed, early_demux},
-    group_query, icmp_input, reassembly, tcp_input, udp_input,
+    group_query, icmp_input, intercept, reassembly, tcp_input, udp_input,
 };
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
@@ -57,8 +58,9 @@ use crate::{
 /// Offset of Next Header in the fixed IPv6 header.
 const NEXT_HEADER: u16 = 6;
 
-/// Sublist of the last packet whose connection or route entry was found. A packet dropped before
-/// that does not end a sublist (Linux: `ip_list_rcv_finish` continues with the next packet).
+/// Sublist of the last packet whose connection or route entry was found. A packet that is dropped
+/// before either is found ends no sublist (Linux: `ip_list_rcv_finish` continues with the next
+/// one).
 #[derive(Clone, Copy)]
 enum Sublist<'s> {
     /// No sublist: there was no packet yet, or the last one carried a route entry with it
@@ -163,7 +165,7 @@ impl<'s> ListInput<'s> {
             return established::<V4>(rx, &header, packet);
         }
         if header.protocol == protocol::UDP {
-            return self.push_datagram::<V4>(rx, &header, protocol_at, packet);
+            return self.push_datagram::<V4>(rx, &header, repeats, protocol_at, packet);
         }
         self.push_by_route::<V4>(rx, &header, protocol_at, packet)
     }
@@ -174,12 +176,16 @@ impl<'s> ListInput<'s> {
         &mut self,
         rx: &mut Rx<'_, 's>,
         header: &IpHeader,
+        repeats: bool,
         protocol_at: u16,
         mut packet: Packet,
     ) -> Verdict {
         let sysctls = rx.cx.sysctls();
         let demux = sysctls.ip_early_demux && sysctls.udp_early_demux;
-        let found = if demux { early_demux::datagram::<V4>(rx, header, &mut packet) } else { None };
+        let found = match demux {
+            true => early_demux::datagram::<V4>(rx, header, repeats, &mut packet),
+            false => None,
+        };
         let Some(socket) = found else {
             return self.push_by_route::<V4>(rx, header, protocol_at, packet);
         };
@@ -269,8 +275,12 @@ pub(super) fn established<const V4: bool>(
 ) -> Verdict {
     let mut dst = PacketDst::taken_from(&mut packet);
     if matches!(dst, PacketDst::None) {
-        dst = match rx.rx_dst(DeviceIndex(packet.meta().rx_device)) {
+        let device = DeviceIndex(packet.meta().rx_device);
+        dst = match rx.rx_dst(device) {
             Some(found) => PacketDst::Noref(found),
+            None if !rx.may_come_by(device) => {
+                return Verdict::Drop(DropReason::IpSourceInvalid, packet);
+            }
             None => match route::<V4>(rx, &mut packet, header) {
                 Ok(found) => PacketDst::Noref(found),
                 Err(reason) => return Verdict::Drop(reason, packet),
@@ -316,7 +326,7 @@ fn read_extensions(
             header.header_len += chain.len;
             header.payload_len -= u32::from(chain.len);
             if chain.has_fragment && !chain.fragment.is_fragment() {
-                // An atomic fragment is processed at once, whatever other fragments have its
+                // An atomic fragment is processed at once, even if other fragments have the same
                 // identification (RFC 6946).
                 rx.cx.count(Counter::Ip6ReasmReqds, 1);
                 rx.cx.count(Counter::Ip6ReasmOKs, 1);
@@ -366,18 +376,24 @@ pub(super) fn route<'s, const V4: bool>(
     // carries the old generation and counts as stale. In the other order, an outdated entry could
     // count as current.
     let generation = rx.net.route_generation();
-    let Some(found) = rx.net.fib(rx.rcu).lookup(header.dst) else {
-        rx.cx.count(Counter::IpExtInNoRoutes.of::<V4>(), 1);
-        return Err(DropReason::IpNoRoute);
-    };
-    accept::<V4>(rx, packet, header, found.kind)?;
+    let found = rx.net.fib(rx.rcu).lookup(header.dst);
     let device = DeviceIndex(packet.meta().rx_device);
-    if !V4 && is_of_other_link(rx, device, header, &found) {
-        rx.cx.count(Counter::Ip6InAddrErrors, 1);
-        return Err(DropReason::IpDestinationInvalid);
-    }
+    let (prefix, kind) = if intercept::takes(rx, device, header, packet, found.as_deref()) {
+        (intercept::anywhere::<V4>(), RouteKind::Unicast)
+    } else {
+        let Some(found) = found else {
+            rx.cx.count(Counter::IpExtInNoRoutes.of::<V4>(), 1);
+            return Err(DropReason::IpNoRoute);
+        };
+        accept::<V4>(rx, packet, header, found.kind)?;
+        if !V4 && is_of_other_link(rx, device, header, &found) {
+            rx.cx.count(Counter::Ip6InAddrErrors, 1);
+            return Err(DropReason::IpDestinationInvalid);
+        }
+        (found.prefix(header.dst), found.kind)
+    };
     let routes = rx.net.input_routes();
-    routes.entry(rx.net, rx.cx, device, header.dst, (found, generation), rx.rcu).ok_or_else(|| {
+    routes.entry(rx.net, rx.cx, device, (prefix, kind, generation), rx.rcu).ok_or_else(|| {
         rx.cx.count(Counter::IpInDiscards.of::<V4>(), 1);
         DropReason::NoMemory
     })
@@ -479,8 +495,9 @@ pub(super) fn check_source<const V4: bool>(
     if header.src.is_unspecified() || rx.net.fib(rx.rcu).has_route_back(header.src, expected) {
         return Ok(());
     }
-    // Differs from Linux, where a DHCP client reads packets before this check: as long as a device
-    // has no IPv4 address, no route leads to the server that offers one by broadcast.
+    // Differs from Linux, where a DHCP client reads packets before this check: here a broadcast
+    // passes while the device has no IPv4 address, because no route leads to a server that offers
+    // one.
     if header.dst == IpAddr::V4(Ipv4Addr::BROADCAST)
         && rx.net.fib(rx.rcu).first_address(device, true).is_none()
     {
@@ -518,6 +535,14 @@ pub(super) fn deliver<const V4: bool>(
 ) -> Verdict {
     if header.fragment.is_fragment() {
         return deliver_fragment::<V4>(rx, dst, header, packet);
+    }
+    let device = DeviceIndex(packet.meta().rx_device);
+    let is_icmp = header.protocol == ip::icmp_protocol::<V4>();
+    if header.protocol != protocol::TCP
+        && !is_icmp
+        && intercept::is_foreign(rx, device, header.dst, &packet)
+    {
+        return intercept::foreign::<V4>(rx, header, packet);
     }
     match header.protocol {
         protocol::TCP => {

@@ -57,7 +57,7 @@ pub(crate) struct Napi {
     weight: usize,
     /// True if the last frames were superframes.
     bulk: bool,
-    /// Ring of received frames, of a device that lets the core read its ring directly.
+    /// Ring of received frames, if the device lets the core read its ring directly.
     ring: Option<ring::Receiver<Packet>>,
     /// Frames delivered by the device in one poll. Empty between polls.
     batch: Batch,

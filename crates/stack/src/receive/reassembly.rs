@@ -69,7 +69,7 @@ pub(super) fn input<const V4: bool>(
     let effect = net.fragments::<V4>().insert(key, place, packet, &limits, cx.now);
     let Effect { whole, ended, refused, arm } = effect;
     if let Some(deadline) = arm {
-        // The timer is armed on the first core, because fragments are not a data path.
+        // The timer is armed on the first core, because fragments are not on the data path.
         let _ = net.core_sockets(CoreId(0)).arm(deadline, TimerEntry::Fragments(V4));
     }
     for datagram in ended {
@@ -83,8 +83,8 @@ pub(super) fn input<const V4: bool>(
     Ok(whole.and_then(|whole| join::<V4>(cx, whole)))
 }
 
-/// Rejects an IPv6 fragment with a fault that concerns no other fragment, with the content of the
-/// Parameter Problem message that RFC 8200 §4.5 asks for.
+/// Rejects an IPv6 fragment whose fault concerns no other fragment. The error has the content of
+/// the Parameter Problem message that RFC 8200 §4.5 asks for.
 fn check_v6(header: &IpHeader, packet: &Packet) -> Result<(), (DropReason, Problem)> {
     let header_len = usize::from(header.header_len);
     let offset = u32::from(header.fragment.offset);
@@ -121,7 +121,7 @@ fn key<const V4: bool>(header: &IpHeader, packet: &Packet) -> DatagramKey {
     DatagramKey { src, dst, id, protocol: 0, device }
 }
 
-/// Returns the bytes of a fragment's headers that the length field of the datagram counts.
+/// Returns the number of header bytes of a fragment that the length field of the datagram counts.
 const fn counted_len<const V4: bool>(header_len: u16) -> u16 {
     const V6_UNCOUNTED: u16 = 48;
     const { assert!(V6_UNCOUNTED as usize == IPV6_HEADER_LEN + FRAGMENT_HEADER_LEN) };
@@ -144,7 +144,8 @@ pub(crate) fn on_timer<const V4: bool>(net: &Net, cx: &mut Cx) {
         {
             if let Some(header) = header_of_first::<V4>(&first) {
                 let message = IcmpMessage::TimeExceeded { reassembly: true };
-                icmp_input::report_to_sender::<V4>(net, cx, &rcu, &header, message, &first);
+                let _sent =
+                    icmp_input::report_to_sender::<V4>(net, cx, &rcu, &header, message, &first);
             }
             datagram.packets.push_front(first);
         }

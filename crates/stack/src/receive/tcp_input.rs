@@ -2,8 +2,9 @@
 //!
 //! Linux: `tcp_v4_rcv`, `tcp_v6_rcv` up to the socket lock. A segment for which early demux has
 //! found the connection passes [`established`]. All others pass `input`: segments for listeners,
-//! half-open connections and TIME-WAIT sockets, segments without a socket, reassembled segments,
-//! and all segments if early demux is off.
+//! half-open connections and TIME-WAIT sockets, segments that a device intercepts
+//! (`socket::flows`), segments without a socket, reassembled segments, and all segments if early
+//! demux is off.
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, Verdict, checksum};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
@@ -64,13 +65,19 @@ pub(super) fn input<const V4: bool>(
     let over_loopback = rx.net.is_loopback_device(device);
     match rx.established(&tuple, hash) {
         // This case occurs if early demux is off, or the segment was reassembled.
-        Some(Entry::Stream(socket)) if socket.is_over_loopback() == over_loopback => {
+        Some(Entry::Stream(socket))
+            if socket.is_over_loopback() == over_loopback && socket.may_come_by(device) =>
+        {
             rx.switch_to(socket);
             rx.segment(dst.take(), packet);
         }
         // A packet from outside must not reach a connection of this host with itself, nor a
         // loopback packet a connection with another host.
         Some(Entry::Stream(_)) => return Verdict::Drop(DropReason::IpSourceInvalid, packet),
+        // The flow was intercepted by another device.
+        Some(entry) if entry.via().is_some_and(|via| via != device) => {
+            return Verdict::Drop(DropReason::IpSourceInvalid, packet);
+        }
         found => {
             // Slow path: all remaining cases need the parsed header.
             let segment = match SegmentHeader::parse(packet.linear()) {
@@ -85,7 +92,7 @@ pub(super) fn input<const V4: bool>(
             match found {
                 Some(Entry::Request(request)) => request.segment(rx, &segment, packet),
                 Some(Entry::TimeWait(time_wait)) => time_wait.segment(rx, &segment, packet),
-                _ => new_connection(rx, tuple, hash, &segment, packet),
+                _ => new_connection(rx, tuple, hash, device, &segment, packet),
             }
         }
     }
@@ -96,14 +103,25 @@ fn new_connection(
     rx: &mut Rx<'_, '_>,
     tuple: FourTuple,
     hash: u32,
+    device: DeviceIndex,
     segment: &SegmentHeader,
     packet: Packet,
 ) {
     let (net, core) = (rx.net, rx.net.core_for(rx.cx, hash));
-    let name = FlowName { tuple, hash, core };
-    match net.demux().listener(core, tuple.local, hash, rx.rcu) {
-        Some(listener) => listener.segment(rx, &name, None, segment, packet),
-        None => net.reply_with_reset(rx.cx, &tuple, segment, DropReason::TcpNoSocket, packet),
+    let name = FlowName { tuple, hash, core, via: None };
+    let interceptor = net.flows().of(device);
+    // A listener of all addresses is one of all addresses of this host.
+    let is_ours = interceptor.is_none() || net.fib(rx.rcu).is_local(tuple.local.ip());
+    let listener = || net.demux().listener(core, tuple.local, hash, rx.rcu);
+    if is_ours && let Some(listener) = listener() {
+        return listener.segment(rx, &name, None, segment, packet);
+    }
+    match interceptor {
+        Some(interceptor) => {
+            let name = FlowName { via: Some(device), ..name };
+            interceptor.segment(rx, &name, None, segment, packet);
+        }
+        None => net.reply_with_reset(rx.cx, &name, segment, DropReason::TcpNoSocket, packet),
     }
 }
 

@@ -5,8 +5,9 @@
 //! IP versions take the same steps; over IPv6 a checksum is mandatory (RFC 8200 §8.1). A datagram
 //! for which early demux has found a connected socket passes [`connected`]. All others pass
 //! `input`: datagrams for unconnected sockets and groups, reassembled datagrams, all datagrams if
-//! early demux is off, and datagrams without a socket. If such a datagram was for this host alone,
-//! it is answered with an ICMP port unreachable error.
+//! early demux is off, and datagrams without a socket. A datagram without a socket that was sent to
+//! this host alone is answered with an ICMP port unreachable error, or intercepted
+//! (`socket::flows`).
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Verdict, checksum};
 
@@ -69,7 +70,36 @@ pub(super) fn input<const V4: bool>(
             rx.datagram(socket, packet);
             Verdict::Consumed
         }
-        None => no_socket::<V4>(rx, header, packet),
+        None => match net.flows().of(device) {
+            Some(interceptor) => {
+                interceptor.datagram(rx, tuple.remote, udp.dst_port, packet);
+                Verdict::Consumed
+            }
+            None => no_socket::<V4>(rx, header, packet),
+        },
+    }
+}
+
+/// Delivers one datagram for a foreign address, which still has its IP header, to its session
+/// (`socket::flows`).
+pub(super) fn foreign<const V4: bool>(
+    rx: &mut Rx<'_, '_>,
+    header: &IpHeader,
+    mut packet: Packet,
+) -> Verdict {
+    let udp = match admit::<V4>(rx.cx, header, &mut packet) {
+        Ok(udp) => udp,
+        Err(reason) => return Verdict::Drop(reason, packet),
+    };
+    let device = DeviceIndex(packet.meta().rx_device);
+    let source = scoped(header.src, udp.src_port, device);
+    // RFC 768: port 0 means that no answer is expected.
+    match rx.net.flows().of(device).filter(|_| udp.src_port != 0 && udp.dst_port != 0) {
+        Some(interceptor) => {
+            interceptor.datagram(rx, source, udp.dst_port, packet);
+            Verdict::Consumed
+        }
+        None => Verdict::Drop(DropReason::UdpNoSocket, packet),
     }
 }
 
@@ -142,13 +172,15 @@ fn to_group<const V4: bool>(
     let device = DeviceIndex(packet.meta().rx_device);
     let remote = scoped(header.src, udp.src_port, device);
     // `ip_input` has checked the membership of IPv6 packets.
-    let is_member = !V4 || net.is_member(rcu, device, header.dst);
+    let is_member = (!V4 || net.is_member(rcu, device, header.dst))
+        && net.groups().allows(device, header.dst, header.src, rcu);
+    let group = (header.dst, header.src);
     // Socket found last, which gets the packet itself. Every socket before it gets a copy.
     let mut last: Option<&DatagramSocket> = None;
     net.datagrams().for_each_on_port(udp.dst_port, rcu, |bound| {
         let wants = bound.covers(header.dst)
             && bound.remote.is_none_or(|peer| peer == remote)
-            && (!multicast || (is_member && bound.socket.takes_group(device, header.dst, rcu)));
+            && (!multicast || (is_member && bound.socket.takes_group(device, group, rcu)));
         if wants && let Some(before) = last.replace(&bound.socket) {
             match packet.clone_apart(&mut rx.cx.pool) {
                 Some(mut copy) => {

@@ -2,8 +2,8 @@
 //! route, and redirects, which override its next hop.
 //!
 //! Above: `Router::hop` applies the exceptions to the routes that it looks up; connections and
-//! `receive::icmp_input` (for datagrams) pass reports that they have validated, `Router::redirect`
-//! redirects. RFC 1191 §6.3, RFC 8201 §4, RFC 1122 §3.2.2.2, RFC 4861 §8.3; Linux: `struct
+//! `receive::icmp_input` (for datagrams) pass reports that they have validated; `Router::redirect`
+//! passes redirects. RFC 1191 §6.3, RFC 8201 §4, RFC 1122 §3.2.2.2, RFC 4861 §8.3; Linux: `struct
 //! fib_nh_exception`, `update_or_create_fnhe`.
 //!
 //! A destination for which a smaller path MTU is reported gets an exception for `route.mtu_expires`
@@ -65,7 +65,7 @@ struct Redirect {
 }
 
 impl Redirect {
-    /// Returns the next hop in place of `next_hop`, that of the route.
+    /// Returns the next hop to use instead of `next_hop`, the next hop of the route.
     fn apply(self, next_hop: IpAddr) -> IpAddr {
         if self.from == next_hop { self.to } else { next_hop }
     }
@@ -88,7 +88,7 @@ pub(crate) struct Exception {
 }
 
 impl Exception {
-    /// Returns the next hop in place of `next_hop`, that of the route.
+    /// Returns the next hop to use instead of `next_hop`, the next hop of the route.
     pub(crate) fn next_hop(&self, next_hop: IpAddr) -> IpAddr {
         self.redirect.map_or(next_hop, |redirect| redirect.apply(next_hop))
     }

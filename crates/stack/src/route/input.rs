@@ -5,12 +5,13 @@
 //! packets without a cached route entry. Linux: `ip_route_input_rcu`, `nhc_rth_input`.
 //!
 //! A lookup runs in an RCU read section and takes no lock. The number of entries is at most the
-//! number of prefixes of the local table times the number of devices. A stale entry is replaced
-//! when a lookup finds it.
+//! number of prefixes of the local table times the number of devices, and two more for each device
+//! that intercepts flows: one for all foreign destinations of an IP version. A stale entry is
+//! replaced when a lookup finds it.
 //!
 //! Not here: validation of source addresses (`receive::ip_input`).
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use sync::{
@@ -19,7 +20,6 @@ use sync::{
 };
 use tcp::PathMetrics;
 
-use super::fib::Found;
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
@@ -45,19 +45,19 @@ impl InputRoutes {
         Self { routes: RcuMap::new(rcu, 16) }
     }
 
-    /// Returns the entry for packets to `dst` that `device` receives, and creates it if necessary.
-    /// `route` is the route to `dst`, with the generation in which it was looked up. Returns `None`
-    /// if another thread changes the routes at the same time; the caller drops the packet.
+    /// Returns the entry for packets to `prefix` that `device` receives, and creates it if
+    /// necessary. `kind` is the kind of the route to `prefix`, and `generation` that of the lookup.
+    /// Returns `None` if another thread changes the routes at the same time; the caller drops the
+    /// packet.
     pub(crate) fn entry<'s>(
         &'s self,
         router: &Router,
         cx: &Cx,
         device: DeviceIndex,
-        dst: IpAddr,
-        (route, generation): (Found<'_>, u32),
+        (prefix, kind, generation): (IpNet, RouteKind, u32),
         rcu: &'s Section<'_>,
     ) -> Option<DstHandle<'s>> {
-        let key = Key { device, prefix: route.prefix(dst) };
+        let key = Key { device, prefix };
         let hash = key.hash();
         cx.count(Counter::RxRouteLookups, 1);
         if let Some(dst) = self.routes.lookup(hash, &key, rcu)
@@ -66,7 +66,7 @@ impl InputRoutes {
             dst.stats().on_lookup(cx.now);
             return Some(dst.handle());
         }
-        self.routes.insert_or_replace(hash, key, make(router, cx, key, route.kind, generation));
+        self.routes.insert_or_replace(hash, key, make(router, cx, key, kind, generation));
         self.routes.lookup(hash, &key, rcu).map(|dst| dst.handle())
     }
 
@@ -102,6 +102,7 @@ fn make(
         receive_mtu: caps.mtu,
         gso_max_bytes: 0,
         tso_max_bytes: 0,
+        uso: false,
         sums_payload: false,
         completes: caps.async_completion,
         paces: false,

@@ -10,7 +10,7 @@
 //! `dst_check`, `ip_rt_update_pmtu`.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
     ops::Deref,
     sync::Arc,
 };
@@ -48,7 +48,7 @@ use crate::{
 
 use super::{
     exception::Exceptions,
-    fib::{Fib, Found, MTU_MIN_V6, NO_DEVICE, Route},
+    fib::{Fib, MTU_MIN_V6, NO_DEVICE, Route},
     input::InputRoutes,
     output::OutputRoutes,
     source_address,
@@ -176,8 +176,8 @@ impl Router {
             .is_some_and(|route| route.kind == RouteKind::Local && route.device == device)
     }
 
-    /// Returns the core that the hash of a flow selects. It applies to flows that no setting
-    /// assigns to another core.
+    /// Returns the core that the hash of a flow selects, for flows that no setting assigns to
+    /// another core.
     pub(crate) fn core_of_flow(&self, hash: u32) -> CoreId {
         CoreId::of_flow(hash, self.core_count())
     }
@@ -196,8 +196,8 @@ impl Router {
 #[derive(Clone, Debug)]
 pub(crate) struct CachedDst {
     pub(crate) dst: DstRef,
-    /// Route generation of the lookup. The route entry may have another generation: it has the same
-    /// next hop, but another route may have selected this next hop.
+    /// Route generation of the lookup. The generation of the route entry differs if another thread
+    /// has made the entry from other routes meanwhile. The entry leads to the same next hop anyway.
     pub(crate) generation: u32,
     /// State of the path MTU exception of the destination at the lookup.
     pub(crate) exception: Stamp,
@@ -220,21 +220,37 @@ pub(crate) struct Destination {
     /// Device on whose link the address is valid: the scope of a link-local IPv6 address
     /// (RFC 4007). `None` for any other address, and for a link-local address of unknown scope.
     pub(crate) device: Option<DeviceIndex>,
+    /// Device by which the packets leave, whatever the routes say, and from whatever source: the
+    /// device that has brought an intercepted flow (`socket::flows`).
+    pub(crate) by: Option<DeviceIndex>,
 }
 
 impl Destination {
-    fn lookup_in(self, fib: &Fib) -> Option<Found<'_>> {
-        match self.device {
+    /// Returns the destination of answers to `remote`. `by` is the device that has brought the
+    /// flow, if the flow was intercepted.
+    pub(crate) fn of_answer(remote: SocketAddr, by: Option<DeviceIndex>) -> Self {
+        Self { by, ..Self::from(remote) }
+    }
+
+    /// Returns the route to the destination. Without a route by the device of an intercepted flow,
+    /// the destination is taken to be on its link, by the route that `on_link` then holds.
+    fn route_in<'f>(self, fib: &'f Fib, on_link: &'f mut Option<Route>) -> Option<&'f Route> {
+        if let Some(device) = self.by {
+            let by_device = fib.lookup_by(device, self.ip);
+            return by_device.or_else(|| Some(on_link.insert(Route::on_link(device))));
+        }
+        let found = match self.device {
             Some(device) => fib.lookup_on(device, self.ip),
             None => fib.lookup(self.ip),
-        }
+        };
+        found.map(|found| found.route)
     }
 }
 
 impl From<IpAddr> for Destination {
     #[inline]
     fn from(ip: IpAddr) -> Self {
-        Self { ip, device: None }
+        Self { ip, device: None, by: None }
     }
 }
 
@@ -248,7 +264,7 @@ impl From<SocketAddr> for Destination {
             }
             _ => None,
         };
-        Self { ip: end.ip(), device }
+        Self { ip: end.ip(), device, by: None }
     }
 }
 
@@ -294,6 +310,14 @@ fn initial_source(kind: RouteKind, remote: IpAddr) -> Option<IpAddr> {
     (kind == RouteKind::Broadcast && is_limited).then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
+/// Returns the unspecified address of the family of `ip`.
+const fn unspecified(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
 /// Returns the source address for packets of a route of this kind to `remote` that leave through
 /// `device`.
 fn select_source(
@@ -301,11 +325,13 @@ fn select_source(
     fib: &Fib,
     device: DeviceIndex,
     kind: RouteKind,
-    remote: IpAddr,
+    Destination { ip: remote, by, .. }: Destination,
 ) -> Result<IpAddr, Errno> {
     let temporary = cx.sysctls().use_tempaddr >= 2;
     source_address::select(fib, device, remote, temporary)
         .or_else(|| initial_source(kind, remote))
+        // A device that intercepts may have no address.
+        .or_else(|| by.map(|_| unspecified(remote)))
         .ok_or(Errno::EADDRNOTAVAIL)
 }
 
@@ -438,11 +464,11 @@ impl Router {
         self.exceptions.learn(remote, mtu, dst.mtu, Limits { min_pmtu, mtu_expires }, cx.now)
     }
 
-    /// Applies a redirect that `router` has sent on `device`: packets to `remote` go to `to`. Its
-    /// sender must be the present next hop to `remote` (RFC 1122 §3.2.2.2, RFC 4861 §8.1). An IPv4
-    /// host checks the new next hop, too: it is a neighbor and, with `secure_redirects`, a next hop
-    /// of some route to `remote`. Returns whether the redirect was applied. Linux:
-    /// `__ip_do_redirect`, `rt6_do_redirect`.
+    /// Applies a redirect that `router` has sent on `device`: packets to `remote` go to `to`.
+    /// `router` must be the present next hop to `remote` (RFC 1122 §3.2.2.2, RFC 4861 §8.1). For
+    /// IPv4, `to` must be a neighbor and, with `secure_redirects`, the next hop of some route to
+    /// `remote`. Returns whether the redirect was applied. Linux: `__ip_do_redirect`,
+    /// `rt6_do_redirect`.
     #[cold]
     pub(crate) fn redirect(
         &self,
@@ -533,6 +559,9 @@ impl Router {
         group: impl FnOnce(&Fib, &Route) -> Result<DeviceIndex, Errno>,
     ) -> Result<Hop, Errno> {
         let remote = destination.ip;
+        // The source of an answer to an intercepted flow is the destination of the flow, which is
+        // no address of this host. Flows to many destinations share one route entry.
+        let source = source.filter(|_| destination.by.is_none());
         self.check_ends(cx, source, remote)?;
         // The generation is read before the table. If the routes change in between, the entry
         // carries the old generation and counts as stale. In the other order, an outdated entry
@@ -541,12 +570,13 @@ impl Router {
         let reader = cx.reader();
         let rcu = reader.pin();
         let fib = self.fib(&rcu);
-        let route = destination.lookup_in(fib).ok_or(Errno::ENETUNREACH)?;
+        let mut on_link = None;
+        let route = destination.route_in(fib, &mut on_link).ok_or(Errno::ENETUNREACH)?;
         let next = route.next_hop(|| self.multipath_hash(cx, remote, source, flow));
         let index = match route.kind {
             RouteKind::Local => LOOPBACK,
             RouteKind::Unicast => next.device,
-            RouteKind::Broadcast | RouteKind::Multicast => group(fib, &route)?,
+            RouteKind::Broadcast | RouteKind::Multicast => group(fib, route)?,
             RouteKind::Blackhole => return Err(Errno::EINVAL),
             RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
             RouteKind::Prohibit => return Err(Errno::EACCES),
@@ -555,8 +585,8 @@ impl Router {
         let source = match (source.or(next.source), route.kind) {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
-            // Among the IPv6 addresses of a device, the destination selects (RFC 6724 §5).
-            (None, kind) => select_source(cx, fib, index, kind, remote)?,
+            // The destination decides which IPv6 address of the device is used (RFC 6724 §5).
+            (None, kind) => select_source(cx, fib, index, kind, destination)?,
         };
         // RFC 1122 §3.2.1.3 (g): a loopback address must not appear outside the host.
         if source.is_loopback() && index != LOOPBACK {
@@ -666,6 +696,7 @@ impl Router {
                 hop.ipv4,
             ),
             tso_max_bytes: Dst::tso_limit(caps, superframe_max, hop.ipv4),
+            uso: caps.uso && caps.tx_checksum && self.sysctls().devices.of(hop.index).gso,
             sums_payload: !caps.tx_checksum,
             completes: tx.completes(),
             paces: tx.paces(),
@@ -689,7 +720,7 @@ impl Router {
     pub(crate) fn new_dst(&self, cx: &Cx, head: Dst, tail: DstTail, cold: DstOrigin) -> DstOwner {
         let entry = counted::Entry { head, tail, cold, stats: DstStats::default() };
         // Reads the host's current settings, not those with which the caller entered the host,
-        // because the route entry may have a newer generation.
+        // because the route entry may belong to a generation that began after that.
         let counting = self.sysctls().dst_ref.counting();
         cx.count(Counter::DstAllocs, 1);
         DstOwner::new(&self.rcu, self.dst_layout.into(), counting, entry)

@@ -160,8 +160,8 @@ struct Published {
     /// Whether our FIN is queued or sent, and not acknowledged: FIN-WAIT-1, CLOSING, LAST-ACK.
     /// Written under the lock.
     finishing: AtomicBool,
-    /// Whether an event loop must learn of data behind data that is already readable. Written by
-    /// the loop, read under the lock. Relaxed: the loop passes the lock after it has registered.
+    /// Whether an event loop is notified of data that arrives behind readable data. Written by the
+    /// loop, read under the lock. Relaxed: the loop passes the lock after it has registered.
     watched: AtomicBool,
     /// Maximum bytes in the backlog: a limit derived from the buffers, minus unread data. Relaxed:
     /// a limit orders nothing.
@@ -204,8 +204,7 @@ pub(crate) struct StreamState {
     permit: Option<Box<SourcePermit>>,
     /// Listener that counts this connection while its handshake has not completed.
     early: Option<Weak<Listener>>,
-    /// Whether the handshake will have a result of Fast Open that is recorded for later
-    /// connections.
+    /// Whether the result of Fast Open in this handshake is to be recorded for later connections.
     records_fast_open: bool,
     /// Whether the connection tries Fast Open again after a suspected black hole (Linux:
     /// `tcp_fastopen_active_disable`).
@@ -380,6 +379,17 @@ impl Connection {
         self.name.hash
     }
 
+    /// Returns whether `device` may bring segments of the connection: any device, or the one that
+    /// has brought an intercepted flow.
+    pub(crate) fn may_come_by(&self, device: DeviceIndex) -> bool {
+        self.name.via.is_none_or(|via| via == device)
+    }
+
+    /// Returns the device of an intercepted flow.
+    pub(crate) const fn via(&self) -> Option<DeviceIndex> {
+        self.name.via
+    }
+
     /// Returns the core that processes this connection's packets: with RFS, the home core
     /// ([`Cx::home`]) of the thread that made the last call on the connection; otherwise
     /// [`core`](Self::core).
@@ -401,9 +411,8 @@ impl Connection {
     }
 
     /// Starts a socket: `register` inserts it into the tables; then its first segments, which are
-    /// already in `cx.out`, are transmitted. The thread owns the socket from before the
-    /// registration on, so that packets that arrive before these segments are sent wait in the
-    /// backlog.
+    /// already in `cx.out`, are transmitted. The thread takes the socket before the registration,
+    /// so that packets that arrive before these segments are sent wait in the backlog.
     pub(super) fn begin(
         &self,
         net: &Net,
@@ -434,7 +443,7 @@ impl Connection {
         }
     }
 
-    /// Records that the result of Fast Open must be recorded after the handshake. Must be called
+    /// Makes the connection record the result of Fast Open after the handshake. Must be called
     /// before `begin`.
     pub(super) fn set_records_fast_open(&self, retries_fast_open: bool) {
         let mut state = self.lock.own();
@@ -455,10 +464,10 @@ impl Connection {
         self.published.armed.covers(deadline)
     }
 
-    /// Arms a timer for `deadline`, unless an armed one fires no later, on the core that receives
-    /// the connection's packets. Differs from Linux, where the CPU that arms a timer runs it. When
-    /// the flow moves to another core, timers that are already armed still fire on the old core;
-    /// later ones are armed on the new core.
+    /// Arms a timer for `deadline` on the core that receives the connection's packets, unless an
+    /// armed timer fires no later. Differs from Linux, where the CPU that arms a timer runs it.
+    /// When the flow moves to another core, timers that are already armed still fire on the old
+    /// core; later ones are armed on the new core.
     #[inline]
     pub(super) fn arm(&self, net: &Net, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };

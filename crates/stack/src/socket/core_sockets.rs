@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     base::{
-        ids::CoreId,
+        ids::{CoreId, DeviceIndex},
         timer::{TimerHandle, TimerWheel},
     },
     transmit::neighbor::table::NeighborEntry,
@@ -40,6 +40,8 @@ pub(crate) enum TimerEntry {
     Claims,
     /// Fragments of incomplete datagrams, of IPv4 if true, otherwise of IPv6.
     Fragments(bool),
+    /// UDP sessions of a device that intercepts.
+    Sessions(DeviceIndex),
     /// Reports of multicast groups.
     GroupReports,
     /// Routers, prefixes and addresses that a link has announced (RFC 4862).
@@ -80,14 +82,14 @@ impl CoreSockets {
             let key = timers.insert(deadline, entry);
             (key, self.publish_next_timer(&timers))
         };
-        // A worker sleeps until the next time of the wheel, so that time is compared. The exact
+        // A worker sleeps until the next time of the wheel, and this time is compared. The exact
         // deadline is earlier, and a comparison with it would cause needless wakeups.
         self.attendance.wake_before(next.as_nanos());
         TimerHandle { core: self.core, key }
     }
 
-    /// Removes a timer that has not fired from the wheel. A worker that sleeps until that time
-    /// wakes up once without work. Any context may call this.
+    /// Removes from the wheel a timer that has not fired. A worker that sleeps until the time of
+    /// the timer wakes up once without work. Any context may call this.
     pub(crate) fn disarm(&self, handle: TimerHandle) {
         debug_assert_eq!(handle.core, self.core);
         let removed = {

@@ -20,7 +20,7 @@
 //!
 //! A ping socket (`SOCK_DGRAM` with `IPPROTO_ICMP` or `IPPROTO_ICMPV6`) differs from a UDP socket
 //! in its header: the application writes the ICMP header, and the identifier takes the place of the
-//! port. Its sockets have a table of their own, because the numbers are independent.
+//! port. Ping sockets have a table of their own, because identifiers and ports are independent.
 //!
 //! Invariant: `ReceiveQueue::rmem` is the sum of the `truesize` of the datagrams in the receive
 //! queue, and the charged pages cover this sum.
@@ -45,7 +45,7 @@ use sync::{
     Conditions, EventCount, NewlyReady, RcuCell, SocketLock, Watch, WatchKey, Watchers,
     epoch::Section,
 };
-use tcp::Readiness;
+use tcp::{FourTuple, Readiness};
 
 use super::{
     BusyPoll,
@@ -68,15 +68,16 @@ use crate::{
     transmit::dst::DstHandle,
 };
 use flags::DatagramFlags;
-use groups::Membership;
+use groups::Joined;
 use queue::ReceiveQueue;
 pub use recv::{ReceiveMessage, Received};
 pub use report::{ErrorOrigin, QueuedError};
 pub use send::{SendControl, SendMessage};
+pub use source_filter::SourceChange;
 use target::Lookup;
 
 mod bind;
-mod build;
+pub(super) mod build;
 mod call;
 mod flags;
 pub(crate) mod groups;
@@ -86,6 +87,7 @@ mod recv;
 pub(crate) mod report;
 mod send;
 mod softirq;
+pub(crate) mod source_filter;
 pub(crate) mod table;
 mod target;
 
@@ -111,7 +113,7 @@ pub enum SocketKind {
 pub struct DatagramSocket {
     /// Protocol. Never changes.
     kind: SocketKind,
-    /// Family, with which the application sees addresses. Never changes.
+    /// Family, which determines how the application sees addresses. Never changes.
     family: Family,
     /// Core of the socket: selects the transmit queue, and resumes the socket after completions.
     core: CoreId,
@@ -125,15 +127,15 @@ pub struct DatagramSocket {
     /// Options that softirq context and every send read without the lock.
     flags: DatagramFlags,
     /// Multicast groups that the socket has joined.
-    memberships: RcuCell<Vec<Membership>>,
+    memberships: RcuCell<Vec<Joined>>,
     /// Options that connections have, too, read without the lock.
     settings: SharedSettings,
     /// All options as set. This lock is held during a call that reads or sets an option.
     kept: Mutex<SocketSettings>,
     /// `Readiness` bits. Written under the lock, read by waiting threads without it.
     ready: Conditions,
-    /// Whether an event loop must learn of datagrams behind others. Written by the loop, read under
-    /// the lock. Relaxed: the loop passes the lock after it has registered.
+    /// Whether an event loop is notified of datagrams that arrive behind others. Written by the
+    /// loop, read under the lock. Relaxed: the loop passes the lock after it has registered.
     watched: AtomicBool,
     /// Maximum bytes in the backlog: the free space in the receive buffer when the state was last
     /// published. Relaxed: a limit orders nothing.
@@ -177,11 +179,14 @@ struct DatagramState {
     error: Option<Errno>,
     /// Reports of `IP_RECVERR`, oldest first: at most [`report::ERRORS_MAX`].
     errors: Vec<QueuedError>,
-    /// Route entry (dst) of the destination that the first message of the last send named, if that
-    /// is the peer, or if the first message of the send before named it, too.
+    /// Route entry (dst) of the destination that the first message of the last send named. Cached
+    /// only for the peer, and for a destination that the first message of the send before named,
+    /// too.
     dst: Option<DatagramDst>,
     /// Lookup of the last destination for which no valid route entry was cached.
     last_lookup: Option<Lookup>,
+    /// Four-tuple of the last message, with its hash.
+    last_flow: Option<(FourTuple, u32)>,
     /// IPv4 identification of the next datagram while the socket is connected (Linux: `inet_id`).
     ip_id: u16,
     /// Bits of `ready` whose waiting threads have not been woken yet.
@@ -260,6 +265,7 @@ impl DatagramSocket {
                 errors: Vec::new(),
                 dst: None,
                 last_lookup: None,
+                last_flow: None,
                 ip_id: 0,
                 newly_ready: NewlyReady::default(),
                 drops: 0,

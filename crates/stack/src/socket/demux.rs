@@ -28,7 +28,12 @@ use tcp::FourTuple;
 use zerocopy::FromZeros;
 
 use crate::{
-    base::{errno::Errno, ids::CoreId, secrets::HashKey},
+    base::{
+        errno::Errno,
+        ids::{CoreId, DeviceIndex},
+        secrets::HashKey,
+    },
+    route::router::Destination,
     socket::{Connection, Listener, RequestSocket, TimeWaitSocket, family::Family},
 };
 
@@ -53,6 +58,16 @@ pub(crate) struct FlowName {
     /// Home core of the flow: selects the transmit queue, and runs the timers (those of a
     /// connection until packets arrive on another core).
     pub(crate) core: CoreId,
+    /// Device that has brought an intercepted flow, and by which the answers leave; `None` for a
+    /// flow of the host's own addresses (`socket::flows`).
+    pub(crate) via: Option<DeviceIndex>,
+}
+
+impl FlowName {
+    /// Returns the destination of packets to the peer.
+    pub(crate) fn peer(&self) -> Destination {
+        Destination::of_answer(self.tuple.remote, self.via)
+    }
 }
 
 /// Flags that decide with which other sockets a socket shares its local port.
@@ -185,7 +200,7 @@ impl Demux {
     /// Replaces the entry of the same four-tuple: request → stream, stream → TIME-WAIT.
     pub(crate) fn replace(&self, hash: u32, tuple: FourTuple, entry: Entry) {
         // A TIME-WAIT socket inherits the port from its stream.
-        if matches!(entry, Entry::Stream(_)) {
+        if matches!(entry, Entry::Stream(_)) && entry.owns_port() {
             self.owner_added(tuple.local.port());
         }
         self.established.insert_or_replace(hash, tuple, entry);
@@ -348,9 +363,21 @@ impl Demux {
 }
 
 impl Entry {
+    /// Returns the device of an intercepted flow.
+    pub(crate) fn via(&self) -> Option<DeviceIndex> {
+        match self {
+            Self::Stream(socket) => socket.via(),
+            Self::TimeWait(time_wait) => time_wait.via(),
+            Self::Request(request) => request.via(),
+        }
+    }
+
     /// Returns the sharing flags of its local port; `None` for a request, whose port belongs to its
-    /// listener.
+    /// listener, and for an intercepted flow, whose address is that of another host.
     fn bind_flags(&self) -> Option<BindFlags> {
+        if self.via().is_some() {
+            return None;
+        }
         match self {
             Self::Stream(socket) => Some(socket.bind_flags()),
             Self::TimeWait(time_wait) => Some(time_wait.bind_flags()),
@@ -358,8 +385,8 @@ impl Entry {
         }
     }
 
-    const fn owns_port(&self) -> bool {
-        !matches!(self, Self::Request(_))
+    fn owns_port(&self) -> bool {
+        !matches!(self, Self::Request(_)) && self.via().is_none()
     }
 }
 

@@ -248,9 +248,9 @@ impl Listener {
         &self.acceptors
     }
 
-    /// Returns the tasks and event loops that the listener notifies of every connection. The caller
-    /// that has registered calls [`sync_with_owner`](Self::sync_with_owner) and then checks
-    /// [`readiness`](Self::readiness).
+    /// Returns the registry of the tasks and event loops that the listener notifies of every
+    /// connection. A caller that has registered calls [`sync_with_owner`](Self::sync_with_owner)
+    /// and then checks [`readiness`](Self::readiness).
     #[must_use]
     pub const fn watchers(&self) -> &Watchers {
         &self.watchers

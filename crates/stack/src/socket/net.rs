@@ -30,10 +30,12 @@ use super::{
     },
     demux::{Demux, Entry, FlowName},
     fast_open::FastOpenMemory,
+    flows::Interception,
     rx::scoped,
 };
 use crate::{
     base::{
+        counters::Counter,
         errno::Errno,
         ids::{CoreId, DeviceIndex},
     },
@@ -93,6 +95,8 @@ pub struct Net {
     /// Connections without an application handle, bounded by `tcp_max_orphans`.
     pub(crate) orphans: AtomicUsize,
     pub(crate) down: Shutdown,
+    /// Interception of flows by devices.
+    pub(crate) flows: Interception,
     /// Addresses that are probed, announced and defended.
     pub(crate) claims: Claims,
     /// Fragments of incomplete IPv4 and IPv6 datagrams. Locked for one fragment, or for one timer.
@@ -116,7 +120,7 @@ impl Deref for Net {
 
 impl Upper for Net {
     fn arm(&self, entry: Weak<NeighborEntry>, at: Instant) {
-        // The timer is armed on the first core, because neighbor discovery is not a data path.
+        // The timer is armed on the first core, because neighbor discovery is not on the data path.
         let _ = self.core_sockets(CoreId(0)).arm(at, TimerEntry::Neighbor(entry));
     }
 
@@ -158,11 +162,12 @@ impl Upper for Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        // Breaks a reference cycle: devices hold their doorbells (arrival signals of devices in
+        // Breaks reference cycles: devices hold their doorbells (arrival signals of devices in
         // this process), a doorbell its core, and a core the devices it polls.
         for core in &self.runners {
             core.remove_queues();
         }
+        self.flows.forget();
     }
 }
 
@@ -252,6 +257,18 @@ impl Net {
         self.demux.established_len()
     }
 
+    /// Returns whether a further connection would exceed `tcp_max_connections`, and counts the
+    /// refusal then. Connections that begin on several cores at the same time may exceed the limit
+    /// by as many.
+    pub(crate) fn connections_full(&self, cx: &Cx) -> bool {
+        let limit = cx.sysctls().tcp_max_connections as usize;
+        let full = limit != 0 && self.demux.established_len() >= limit;
+        if full {
+            cx.count(Counter::TcpConnectionLimit, 1);
+        }
+        full
+    }
+
     pub(crate) const fn demux(&self) -> &Demux {
         &self.demux
     }
@@ -306,10 +323,10 @@ impl Net {
         &self.runners[usize::from(id.0)]
     }
 
-    /// Returns the core to which a flow belongs that has no connection yet: in softirq context the
-    /// running core, which has received the packet, and in process context the core that the flow's
-    /// hash selects. It becomes the home core of a passive connection, and selects among sockets
-    /// that share a port (`SO_INCOMING_CPU`).
+    /// Returns the core of a flow that has no connection yet: in softirq context the running core,
+    /// which has received the packet, and in process context the core that the flow's hash selects.
+    /// This core becomes the home core of a passive connection, and selects among sockets that
+    /// share a port (`SO_INCOMING_CPU`).
     pub(crate) fn core_for(&self, cx: &Cx, hash: u32) -> CoreId {
         cx.running().unwrap_or_else(|| self.core_of_flow(hash))
     }

@@ -173,6 +173,23 @@ impl SocketOption {
             .find(|option| (option.level(), option.number()) == (level, number))
     }
 
+    /// Fails with `ENOPROTOOPT` if sockets of the family do not have the option, as setsockopt(2):
+    /// an IPv4 socket has no options of IPv6.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT`.
+    pub const fn check_set(self, is_v6: bool) -> Result<(), Errno> {
+        if is_v6 || self.level() != IPPROTO_IPV6 { Ok(()) } else { Err(Errno::ENOPROTOOPT) }
+    }
+
+    /// As [`check_set`](Self::check_set), for getsockopt(2), which has another error in Linux.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`.
+    pub const fn check_get(self, is_v6: bool) -> Result<(), Errno> {
+        if is_v6 || self.level() != IPPROTO_IPV6 { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
+    }
+
     /// Fails with `EINVAL` unless the option can be set in `state`.
     fn check_state(self, state: SocketState) -> Result<(), Errno> {
         if self.settable_in().contains(&state) { Ok(()) } else { Err(Errno::EINVAL) }

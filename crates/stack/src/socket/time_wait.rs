@@ -17,7 +17,7 @@ use tcp::{Reuse, SegmentHeader, TimeWait, TimeWaitVerdict};
 
 use super::demux::{BindFlags, Entry, FlowName};
 use crate::{
-    base::timer::TimerHandle,
+    base::{ids::DeviceIndex, timer::TimerHandle},
     cx::Cx,
     socket::{core_sockets::TimerEntry, net::Net, rx::Rx},
 };
@@ -86,7 +86,7 @@ impl TimeWaitSocket {
             let payload = u32::try_from(packet.len()).unwrap_or(u32::MAX);
             time_wait.on_segment(&mut cx.tcp(), header, payload)
         };
-        net.reply(cx, &self.name.tuple, self.name.core);
+        net.reply(cx, &self.name);
         match verdict {
             TimeWaitVerdict::Keep => cx.drop_packet(DropReason::TcpTimeWait, packet),
             TimeWaitVerdict::Closed => {
@@ -94,13 +94,17 @@ impl TimeWaitSocket {
                 cx.drop_packet(DropReason::TcpReset, packet);
             }
             TimeWaitVerdict::Reopen { iss } => {
-                let FlowName { tuple, hash, .. } = self.name;
+                let FlowName { tuple, hash, via, .. } = self.name;
                 let core = net.core_for(cx, hash);
+                let name = FlowName { tuple, hash, core, via };
+                if let Some(interceptor) = via.and_then(|device| net.flows().of(device)) {
+                    self.end(net);
+                    return interceptor.segment(rx, &name, Some(iss), header, packet);
+                }
                 match net.demux().listener(core, tuple.local, hash, rx.rcu) {
                     Some(listener) => match listener.admit_reopening(cx, &tuple, header) {
                         Ok(()) => {
                             self.end(net);
-                            let name = FlowName { tuple, hash, core };
                             listener.segment(rx, &name, Some(iss), header, packet);
                         }
                         // Differs from Linux, which ends the wait before the listener decides. Here
@@ -117,7 +121,7 @@ impl TimeWaitSocket {
     /// Acknowledges the SYN in `packet`, for which there is no listener; the wait continues.
     fn acknowledge(&self, net: &Net, cx: &mut Cx, packet: Packet) {
         self.time_wait.lock().unwrap_or_else(PoisonError::into_inner).acknowledge(&mut cx.tcp());
-        net.reply(cx, &self.name.tuple, self.name.core);
+        net.reply(cx, &self.name);
         cx.drop_packet(DropReason::TcpTimeWait, packet);
     }
 
@@ -170,6 +174,11 @@ impl TimeWaitSocket {
 
     pub(crate) const fn bind_flags(&self) -> BindFlags {
         self.bind
+    }
+
+    /// Returns the device of an intercepted flow.
+    pub(crate) const fn via(&self) -> Option<DeviceIndex> {
+        self.name.via
     }
 
     /// Ends the wait. Returns false if the wait had ended before.

@@ -141,7 +141,7 @@ host_rows! {
     ipfrag_time: Duration = Duration::from_secs(30), Seconds 1..=INT_MAX, Operate, "net.ipv4.ipfrag_time";
     /// Largest number of fragments of one source that may arrive between two fragments of one of
     /// its datagrams. Beyond it, the identification counts as reused, and the earlier fragments are
-    /// dropped. 0: no limit. Raise it if the network reorders packets far.
+    /// dropped. 0: no limit. Raise it if more packets than that overtake a fragment.
     ipfrag_max_dist: u32 = 64, Number 0..=INT_MAX, Tune, "net.ipv4.ipfrag_max_dist";
     /// Hop limit of sent IPv6 packets, in hops. Raise it if destinations are more than 64 routers
     /// away; a socket overrides it with `IPV6_UNICAST_HOPS`.
@@ -174,6 +174,11 @@ host_rows! {
     /// added. Set 0, no probes, on links where no address can be assigned twice: the host then
     /// starts a second or two sooner.
     dad_transmits: u32 = 1, Number 0..=10, Operate, "net.ipv6.conf.all.dad_transmits";
+    /// Adds a random number to the probes of an IPv6 address, by which the host recognizes a probe
+    /// that a loop in the link sends back (RFC 7527). 0: such a probe is taken for that of another
+    /// station, and the address is refused. Set 0 only if a station of the link does not bear the
+    /// option.
+    enhanced_dad: bool = true, Switch 0..=1, Operate, "net.ipv6.conf.all.enhanced_dad";
     /// Acceptance of router advertisements on Ethernet devices (RFC 4861, RFC 4862). 1: the host
     /// solicits routers when it starts, and takes a default route, prefixes and addresses from
     /// them; interface identifiers are stable and opaque (RFC 7217). 0: none of that. Differs from
@@ -260,6 +265,12 @@ host_rows! {
     /// Limited ICMP messages that the host sends in a burst, beyond which `icmp_msgs_per_sec`
     /// applies. Raise it together with `icmp_msgs_per_sec`.
     icmp_msgs_burst: u32 = 50, Number 1..=INT_MAX, Operate, "net.ipv4.icmp_msgs_burst";
+    /// Largest number of sources in the filter of a group that an IPv4 socket has joined. Raise it
+    /// for applications that receive a group from many sources.
+    igmp_max_msf: u32 = 10, Number 0..=INT_MAX, Operate, "net.ipv4.igmp_max_msf";
+    /// Largest number of sources in the filter of a group that an IPv6 socket has joined. Raise it
+    /// for applications that receive a group from many sources.
+    mld_max_msf: u32 = 64, Number 0..=INT_MAX, Operate, "net.ipv6.mld_max_msf";
     /// Ignores all ICMPv6 echo requests. Set it if the host must not answer ping.
     icmp6_echo_ignore_all: bool = false, Switch 0..=1, Operate, "net.ipv6.icmp.echo_ignore_all";
     /// Ignores ICMPv6 echo requests to multicast addresses. Differs from Linux, where the default
@@ -288,6 +299,11 @@ host_rows! {
     /// one is reset. Raise it on busy servers with slow clients; each holds the memory of its send
     /// buffer.
     tcp_max_orphans: u32 = 65_536, Number 0..=INT_MAX, Operate, "net.ipv4.tcp_max_orphans";
+    /// Largest number of connections, half-open requests and connections in TIME-WAIT together; 0
+    /// is no limit. Beyond it a SYN is dropped (`CONNECTION_LIMIT`) and `connect` fails with
+    /// `ENOBUFS`; both count `TcpConnectionLimit`. Set it where the connections must fit into a
+    /// bound of memory: an idle one takes 3 KB.
+    tcp_max_connections: u32 = 0, Number 0..=INT_MAX, Operate, "net.quietline.tcp_max_connections";
     /// Memory of all TCP connections together, in pages of 4 KB: the level below which pressure
     /// ends, the level above which it begins, and the limit. The default is a part of the packet
     /// memory that the host is given. Set it if this host shares packet memory with others.
@@ -341,7 +357,7 @@ host_rows! {
     /// Context in which TCP processes segments for a thread that is blocked in `recv`. `bh`: in
     /// softirq context, as Linux since 4.14. `prequeue_ref`, `prequeue_drop`,
     /// `prequeue_drop_limited`: in that thread, by a prequeue as in Linux before 3.18, from 3.18,
-    /// and from 4.7 to 4.13. Change it to compare the contexts.
+    /// and from 4.7 to 4.13, respectively. Change it to compare the contexts.
     rx_context: RxContext = RxContext::Bh, RxContexts WORDS, Lab, "net.quietline.rx_context";
     /// Disables the prequeue, also if `net.quietline.rx_context` selects it. Linux had this switch
     /// for the prequeue. Set it to compare both contexts without a change of the mode.
@@ -356,15 +372,15 @@ host_rows! {
     /// lists. Raise it for bulk traffic without superframes.
     gro_normal_batch: u32 = 8, Number 1..=INT_MAX, Tune, "net.core.gro_normal_batch";
     /// Way in which packets leave receive offload. `immediate`: one by one, as before Linux 5.4.
-    /// `normal_only_list`: packets that were not merged in a list, superframes one by one, which
-    /// can reorder a flow. `unified_list_packets`: all in a list, a superframe counts as 1 (Linux
-    /// 5.5). `unified_list_segments`: all in a list, a superframe counts as its segments (Linux
-    /// 5.11). Change it to compare them.
+    /// `normal_only_list`: unmerged packets in a list, superframes one by one, which can reorder a
+    /// flow. `unified_list_packets`: all in a list, a superframe counts as 1 (Linux 5.5).
+    /// `unified_list_segments`: all in a list, a superframe counts as its segments (Linux 5.11).
+    /// Change it to compare them.
     gro_exit: GroExit = GroExit::UnifiedListSegments, GroExits WORDS, Lab, "net.quietline.gro_exit";
-    /// Packets that leave receive offload after a cycle of busy polling that goes on. `none`: none
-    /// before the list is full or polling ends. `rx_list_per_cycle`: the list, as in Linux.
-    /// `rx_list_and_old_gro_per_cycle`: the list, packets held since an earlier millisecond, and
-    /// everything after a cycle without a packet. Change it to compare the delays.
+    /// Packets that leave receive offload after a cycle of busy polling, if another cycle follows.
+    /// `none`: none before the list is full or polling ends. `rx_list_per_cycle`: the list, as in
+    /// Linux. `rx_list_and_old_gro_per_cycle`: the list, packets held since an earlier millisecond,
+    /// and everything after a cycle without a packet. Change it to compare the delays.
     busy_poll_flush: BusyPollFlush = BusyPollFlush::RxListAndOldGroPerCycle, BusyPollFlushes WORDS, Lab, "net.quietline.busy_poll_flush";
     /// Number of packets that a core receives from its devices in one turn (one pass of its softirq
     /// work) before it runs timers and deferred work; the last poll may exceed it. Raise it if

@@ -229,7 +229,7 @@ pub struct NeighborConfig {
     pub delay_first_probe_time: Duration,
     /// `ucast_solicit`: number of unicast probes to the old link address before the entry fails.
     pub ucast_solicit: u32,
-    /// `mcast_solicit`: number of broadcast requests, for IPv6 multicast solicitations, before
+    /// `mcast_solicit`: number of broadcast requests (for IPv6: multicast solicitations) before
     /// resolution fails.
     pub mcast_solicit: u32,
     /// `unres_qlen`: maximum number of packets that wait for one address.

@@ -37,9 +37,9 @@ part_rows! {
     /// their buffers for paths with a large product of bandwidth and delay.
     "net.core.wmem_max", tcp.wmem_max, Number 4608..=INT_MAX, Operate;
     /// Receive buffer of a connection, in bytes of packet memory: the minimum under memory
-    /// pressure, the initial size, and the limit of autotuning. Half of the buffer is announced as
-    /// window. Set the last number to four times the product of bandwidth and delay of the longest
-    /// path.
+    /// pressure, the initial size, and the limit of autotuning. The announced window is half of
+    /// the buffer at first, later the share that payload has in the memory of arriving packets. Set
+    /// the last number to four times the product of bandwidth and delay of the longest path.
     "net.ipv4.tcp_rmem", tcp.tcp_rmem, Limits 1..=INT_MAX, Operate;
     /// Send buffer of a connection, in bytes of packet memory: the minimum under memory pressure,
     /// the initial size, and the limit of autotuning. The initial size is raised at once so that it
@@ -151,12 +151,13 @@ part_rows! {
     /// Reduces the congestion window of a connection that was idle for a retransmission timeout
     /// (RFC 2861). Set 0 for request and response traffic on networks without congestion.
     "net.ipv4.tcp_slow_start_after_idle", tcp.tcp_slow_start_after_idle, Switch 0..=1, Operate;
-    /// Number of unsent bytes from which on a socket is not writable. Lower it, for example to
-    /// 131072, so that applications decide late what to send and buffers stay small;
-    /// `TCP_NOTSENT_LOWAT` sets it for one socket.
+    /// While at least this many bytes are unsent, a write starts no new packet; a socket is
+    /// writable while fewer than half as many are unsent. Lower it, for example to 131072, so that
+    /// applications decide late what to send and buffers stay small; `TCP_NOTSENT_LOWAT` sets it
+    /// for one socket.
     "net.ipv4.tcp_notsent_lowat", tcp.tcp_notsent_lowat, Number 0..=0xffff_ffff, Operate;
     /// Interprets a peer's urgent pointer as the last urgent byte (RFC 1122 §4.2.2.4) instead of
-    /// the byte after it (RFC 6093). Set it only for peers that follow the former.
+    /// the byte after it (RFC 6093). Set it only for peers that follow RFC 1122.
     "net.ipv4.tcp_stdurg", tcp.tcp_stdurg, Switch 0..=1, Tune;
     /// Initial number of later segments whose arrival marks a segment as lost (DupThresh of
     /// RFC 5681). A connection that sees reordering raises it for itself. Raise it on networks that
@@ -211,12 +212,12 @@ part_rows! {
     /// (Linux: `sk_pacing_shift`).
     "net.quietline.pacing_shift", tcp.pacing_shift, Number 5..=12, Tune;
     /// Rule of the limit that TCP Small Queues put on one connection. `off`: no limit.
-    /// `static131072_ge`: `tcp_limit_output_bytes` (Linux 3.6). `dyn_max`: that or a millisecond of
-    /// the pace, whichever is more (3.13). `dyn_min2`: a millisecond of the pace, at least two
-    /// packets and at most `tcp_limit_output_bytes` (4.4). `paced_exempt`: as `dyn_min2`, without
-    /// upper bound for paced connections (5.0). `v619`: as `dyn_min2`, and a connection with one
-    /// packet in flight may send (6.19). It also sets `tcp_limit_output_bytes` to that version's
-    /// default. Change it to compare the queues.
+    /// `static131072_ge`: `tcp_limit_output_bytes` (Linux 3.6). `dyn_max`: that or a millisecond at
+    /// the pacing rate, whichever is more (3.13). `dyn_min2`: a millisecond at the pacing rate, at
+    /// least two packets and at most `tcp_limit_output_bytes` (4.4). `paced_exempt`: as `dyn_min2`,
+    /// without upper bound for paced connections (5.0). `v619`: as `dyn_min2`, and a connection
+    /// with one packet in flight may send (6.19). It also sets `tcp_limit_output_bytes` to that
+    /// version's default. Change it to compare the queues.
     "net.quietline.tsq_limit", tcp.tsq_limit, TsqLimitWord WORDS, Lab;
     /// Reuse of a packet whose data was consumed. `none`: the consuming thread frees it at once,
     /// and its memory returns to the core that allocated it. `socket_one`: the connection keeps one

@@ -4,8 +4,7 @@
 //! fragments share the pages of the packet's payload; each has a header of its own. An IPv4 packet
 //! with DF is refused. An IPv6 packet is fragmented by its sender only, which this host is.
 //!
-//! Not here: packets with options or extension headers, which this host does not send in that
-//! length.
+//! Not here: packets with options or extension headers. This host sends none that exceeds the MTU.
 
 use pkt::{DropReason, Packet, PacketList, TxChecksum};
 

@@ -196,7 +196,7 @@ fn add_headers_of<const V4: bool>(
     list
 }
 
-/// Passes packets on that have their headers: to the transmit queue if `frame` has given them a
+/// Passes on packets that have their headers: to the transmit queue if `frame` has given them a
 /// link header, otherwise to `link_output`.
 #[inline]
 pub(crate) fn pass_on(

@@ -6,8 +6,8 @@
 //!
 //! One table defines the enum, the descriptions and the page, which has one slot for each counter.
 //! A page has one writer at a time and any number of readers; the value of a counter is the
-//! wrapping sum over all pages. Counters of Linux that neither increments are in [`NOT_COUNTED`],
-//! with the reason; docs/counters.md shows both tables.
+//! wrapping sum over all pages. Counters of Linux that neither crate increments are in
+//! [`NOT_COUNTED`], with the reason; docs/counters.md shows both tables.
 //!
 //! Not here: counters of IP and of devices, drop reasons, printing (crate stack).
 
@@ -103,9 +103,9 @@ counters! {
     TcpExtTCPDSACKUndo: "Window reductions undone by duplicate SACK.",
     TcpExtTCPLossUndo: "Window reductions undone after a spurious timeout.",
     TcpExtTCPLostRetransmit: "Retransmissions detected as lost.",
-    TcpExtTCPRenoFailures: "Timeouts after duplicate acknowledgments, too few for recovery, without SACK.",
+    TcpExtTCPRenoFailures: "Timeouts of connections without SACK, after too few duplicate acknowledgments for recovery.",
     TcpExtTCPSackFailures: "Timeouts after SACK had reported out-of-order data, too little for recovery.",
-    TcpExtTCPLossFailures: "Timeouts during recovery from a timeout that had made progress.",
+    TcpExtTCPLossFailures: "Timeouts after progress in the recovery from an earlier timeout.",
     TcpExtTCPFastRetrans: "Segments retransmitted before a timeout.",
     TcpExtTCPSlowStartRetrans: "Segments retransmitted in slow start after a timeout, except the oldest one.",
     TcpExtTCPTimeouts: "Retransmission timeouts.",
@@ -165,8 +165,8 @@ counters! {
     TcpExtTCPHystartDelayDetect: "Slow starts ended by a rise of the round-trip time.",
     TcpExtTCPHystartDelayCwnd: "Sum of the windows, in segments, when a rise of the round-trip time ended slow start.",
     TcpExtTCPACKSkippedSynRecv: "Acknowledgments suppressed in SYN_RECV by their rate limit.",
-    TcpExtTCPACKSkippedPAWS: "Acknowledgments of segments with an old timestamp suppressed by their rate limit.",
-    TcpExtTCPACKSkippedSeq: "Acknowledgments of segments outside the window suppressed by their rate limit.",
+    TcpExtTCPACKSkippedPAWS: "Acknowledgments, suppressed by their rate limit, of segments with an old timestamp.",
+    TcpExtTCPACKSkippedSeq: "Acknowledgments, suppressed by their rate limit, of segments outside the window.",
     TcpExtTCPACKSkippedFinWait2: "Acknowledgments suppressed in FIN_WAIT2 by their rate limit.",
     TcpExtTCPACKSkippedTimeWait: "Acknowledgments suppressed in TIME_WAIT by their rate limit.",
     TcpExtTCPACKSkippedChallenge: "Challenge acknowledgments suppressed by their rate limit.",
@@ -175,7 +175,7 @@ counters! {
     TcpExtTCPMTUPFail: "Path MTU probes lost.",
     TcpExtTCPMTUPSuccess: "Path MTU probes delivered.",
     TcpExtTCPDelivered: "Segments that peers reported as received, by acknowledgment or SACK.",
-    TcpExtTCPDeliveredCE: "Segments delivered with a congestion mark reported.",
+    TcpExtTCPDeliveredCE: "Delivered segments whose acknowledgment echoed a congestion mark.",
     TcpExtTCPAckCompressed: "Acknowledgments of out-of-order segments that a later acknowledgment replaced.",
     TcpExtTCPZeroWindowDrop: "Segments dropped because our window was closed.",
     TcpExtTCPRcvQDrop: "In-order segments dropped because the receive queue had no space.",

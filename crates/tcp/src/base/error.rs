@@ -8,7 +8,7 @@ pub enum TcpError {
     /// ECONNREFUSED: a reset answered our SYN, or an ICMP error reported that the port is
     /// unreachable.
     ConnectionRefused,
-    /// ECONNRESET: a reset ended the connection, or `shutdown` the attempt to connect.
+    /// ECONNRESET: a reset ended the connection, or `shutdown` ended the attempt to connect.
     ConnectionReset,
     /// EPIPE: a reset came after the peer had closed its side.
     BrokenPipe,

@@ -115,8 +115,9 @@ impl State {
         matches!(self, Self::Established | Self::CloseWait)
     }
 
-    /// Whether `next` is an abort, the FIN that Linux accepts in SYN_RECV, or a transition of
-    /// RFC 9293 figure 5, except those from LISTEN, which no control block makes.
+    /// Whether a connection in this state may enter `next`: by an abort, by the FIN that Linux
+    /// accepts in SYN_RECV, or by a transition of RFC 9293 figure 5. The transitions from LISTEN
+    /// are excluded, because no control block makes them.
     ///
     /// Only assertions call this function.
     #[must_use]
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn the_predicates_of_a_state_do_not_contradict_each_other() {
         for state in State::ALL {
-            // The peer's FIN ends receiving, and both are false before the handshake.
+            // The peer's FIN ends receiving. Before the handshake both predicates are false.
             assert!(
                 !(state.may_receive() && state.peer_closed()),
                 "{state} both receives and is closed"

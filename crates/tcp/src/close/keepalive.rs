@@ -58,7 +58,7 @@ fn on_keepalive(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     segment::send_probe(tcb, cx);
     cx.count(Counter::TcpExtTCPKeepAlive);
-    tcb.probes_out = tcb.probes_out.saturating_add(1);
+    tcb.count_probe(cx.now);
     tcb.idle.probe_at = cx.now + keepalive.interval;
 }
 

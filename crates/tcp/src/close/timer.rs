@@ -4,7 +4,7 @@
 //! most timers. The delayed ACK, zero window probes and FIN-WAIT-2 are handled here. RFC 9293 §3.8,
 //! RFC 6298 §5, RFC 1122 §4.2.3; Linux: net/ipv4/tcp_timer.c.
 //!
-//! Not here: the deadlines as data (`tcb::timers`), the retransmission timeout
+//! Not here: the deadlines themselves (`tcb::timers`), the retransmission timeout
 //! (`loss::retransmit`), keepalive and the idle timeout (`keepalive`).
 
 use crate::{
@@ -49,7 +49,7 @@ pub fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 
 /// Handles the delayed-ACK timer. Schedules the delayed ACK, because within its delay no second
 /// segment arrived and no data segment carried the ACK (RFC 9293 §3.8.6.3). If a compressed ACK
-/// waits in this timer slot, sends it instead.
+/// waits for this timer, sends it instead.
 fn on_delack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.timers.stop_delack();
     if tcb.ack_compression.is_waiting() && tcb.state != State::Close {
@@ -89,10 +89,7 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         return;
     }
     segment::send_probe(tcb, cx);
-    if tcb.probes_out == 0 {
-        tcb.probe_since = cx.now;
-    }
-    tcb.probes_out = tcb.probes_out.saturating_add(1);
+    tcb.count_probe(cx.now);
     tcb.persist_backoff = tcb.persist_backoff.saturating_add(1);
     cx.count(Counter::TcpExtTCPWinProbe);
     arm_persist(tcb, cx);

@@ -6,11 +6,11 @@
 //! - **Delay**, HyStart++ (RFC 9406). When the minimum round-trip time of a round (a flight and its
 //!   ACKs) is clearly longer than that of the round before, a queue builds up: growth is reduced to
 //!   a quarter (conservative slow start). Five rounds of conservative slow start end slow start. If
-//!   the round-trip time falls again before, the rise was a false alarm, and normal slow start
+//!   the round-trip time falls again before then, the rise was a false alarm, and normal slow start
 //!   continues. Linux instead ends slow start at once, on a rise above the minimum round-trip time
 //!   of the connection (hystart_update, `HYSTART_DELAY`).
 //! - **Train**, the other signal of Linux (hystart_update, `HYSTART_ACK_TRAIN`). RFC 9406 §4.1
-//!   omits this signal because it rarely occurs if ACKs are compressed; then it does no harm. A
+//!   omits this signal because it rarely occurs if ACKs are compressed. Its absence does no harm. A
 //!   flight leaves in bursts and is acknowledged at the rate of the bottleneck. ACKs that arrive
 //!   close together for half a round trip show that the flight fills half the path. The window has
 //!   doubled since that flight was sent, so it now fills the whole path, and slow start ends at
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(
             micros(250_000_000, 0, false),
             520,
-            "at twice 1 Gbit/s of pacing, the bound is not 1 ms"
+            "pacing at twice 1 Gbit/s: the added time is not limited to 1 ms"
         );
         assert_eq!(micros(2_500_000_000, 1448, false), (40 + 104) / 2, "pacing at twice 10 Gbit/s");
         assert_eq!(micros(2_500_000_000, 1448, true), 40 + 104);

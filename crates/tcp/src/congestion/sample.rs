@@ -138,7 +138,7 @@ pub struct ModelSample<'a> {
     pub in_recovery: bool,
     /// Whether the window limited the connection in this round.
     pub is_cwnd_limited: bool,
-    /// First loss since the previous acknowledgment that exceeded `loss_thresh`.
+    /// First loss that exceeded `loss_thresh` since the previous acknowledgment.
     pub excessive_loss: Option<LossSample>,
     /// Fraction of the flight that may be lost.
     pub loss_thresh: LossThresh,

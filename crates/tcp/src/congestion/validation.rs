@@ -29,8 +29,8 @@ impl Congestion {
         }
     }
 
-    /// Removes half of the unused part, above the initial window, of a window that was not filled
-    /// for one timeout. RFC 7661 requires a reduction; this one is Linux's.
+    /// Removes half of the unused part of a window that was not filled for one RTO. The initial
+    /// window counts as used. RFC 7661 requires a reduction; this one is Linux's.
     fn shrink_to_use(&mut self, now: Instant) {
         let used = self.usage.used.max(self.initial_window());
         if used < self.window.cwnd {
@@ -41,7 +41,7 @@ impl Congestion {
         self.usage.full_at = now;
     }
 
-    /// Halves the window for each timeout of the idle time `idle`, down to the initial window.
+    /// Halves the window once for each RTO in the idle time `idle`, down to the initial window.
     /// Called before sending resumes. Milder than RFC 5681 §4.1, as in Linux
     /// (`net.ipv4.tcp_slow_start_after_idle`).
     pub fn on_idle(&mut self, idle: Duration, rto: Duration, now: Instant) {

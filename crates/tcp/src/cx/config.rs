@@ -68,8 +68,8 @@ pub struct BufferLimits {
 /// The settings that the engine reads, most of them `net.ipv4.tcp_*`. Times are durations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// `tcp_rmem`: receive buffer. Half of the default of 131072 is window until arriving packets
-    /// show the real ratio (Linux: `tcp_adv_win_scale` of 1).
+    /// `tcp_rmem`: receive buffer. Until arriving packets show the real ratio of payload to memory,
+    /// half of the buffer is announced as window (Linux: `tcp_adv_win_scale` of 1).
     pub tcp_rmem: BufferLimits,
     /// `tcp_wmem`: send buffer. When the connection is established, the default of 16384 grows to
     /// hold two initial windows; then the buffer grows with cwnd.
@@ -150,8 +150,8 @@ pub struct TcpConfig {
     /// `tcp_base_mss`: segment size at which path MTU probing starts and to which a suspected black
     /// hole falls back.
     pub tcp_base_mss: u16,
-    /// `tcp_min_snd_mss`: lower bound of our segment size, options included, for MSS options and
-    /// ICMP errors. A small window may still make segments smaller.
+    /// `tcp_min_snd_mss`: size, options included, below which neither an MSS option nor an ICMP
+    /// error reduces our segments. A small window may still make segments smaller.
     pub tcp_min_snd_mss: u16,
     /// `tcp_challenge_ack_limit`: approximate number of challenge ACKs per second of all
     /// connections together; INT_MAX is no limit (RFC 5961 §7).
@@ -164,8 +164,8 @@ pub struct TcpConfig {
     pub tcp_invalid_ratelimit: Duration,
     /// `tcp_slow_start_after_idle`: whether cwnd shrinks after an RTO without sending (RFC 2861).
     pub tcp_slow_start_after_idle: bool,
-    /// `tcp_notsent_lowat`: number of unsent bytes from which on a write starts no new packet. The
-    /// socket is writable below half of this number.
+    /// `tcp_notsent_lowat`: while at least this many bytes are unsent, a write starts no new
+    /// packet. The socket is writable while fewer than half as many are unsent.
     pub tcp_notsent_lowat: u32,
     /// `tcp_stdurg`: whether a peer's urgent pointer points to the urgent byte itself
     /// (RFC 1122 §4.2.2.4) instead of the byte after it.
@@ -198,11 +198,11 @@ pub struct TcpConfig {
     /// `tcp_min_tso_segs`: number of segments of a superframe at low pacing rates.
     pub tcp_min_tso_segs: u16,
     /// `tcp_tso_rtt_log`: superframes are larger on short paths: by a bonus that halves with each
-    /// 2^this µs of the minimum round-trip time.
+    /// 2^n µs of the minimum round-trip time, where n is this setting.
     pub tcp_tso_rtt_log: u8,
     /// Limit of a connection's bytes below TCP and of one superframe, as a time: the bytes that its
-    /// pacing rate sends in 2^-this seconds. Linux has 1 ms (10) for most devices, and 8 ms (7) for
-    /// wireless ones, which aggregate many packets (`sk_pacing_shift`).
+    /// pacing rate sends in 2^-n seconds, where n is this value. Linux has 1 ms (10) for most
+    /// devices, and 8 ms (7) for wireless ones, which aggregate many packets (`sk_pacing_shift`).
     pub pacing_shift: u8,
     /// `tcp_limit_output_bytes`: limit of one connection's packets below TCP, in bytes of truesize;
     /// 0 is no limit.
@@ -217,7 +217,7 @@ pub struct TcpConfig {
     /// introduced it; the setting that Linux 5.2 has is off by default.
     pub tcp_tx_packet_cache: bool,
     /// `tcp_rx_skb_cache` (Linux 5.2 to 5.15): whether, with `skb_recycle` at `socket_one`, a
-    /// connection keeps one packet that was read for softirq to free. On by default, as the cache
+    /// connection keeps one packet that was read, which softirq frees. On by default, as the cache
     /// was when Linux introduced it; the setting that Linux 5.2 has is off by default.
     pub tcp_rx_packet_cache: bool,
     /// Whether `tcp_rx_skb_cache` applies only while RPS and RFS do not move packets to another
@@ -402,8 +402,9 @@ pub struct SocketOptions {
     /// `TCP_DEFER_ACCEPT` of a listener: time that a handshake waits for data before `accept`
     /// returns it.
     pub defer_accept: Option<Duration>,
-    /// `TCP_LINGER2`: time that an orphan stays in FIN-WAIT-2, at most two minutes. Zero closes it
-    /// at once by a reset, as a negative number does in Linux; `None` means `tcp_fin_timeout`.
+    /// `TCP_LINGER2`: time that an orphan stays in FIN-WAIT-2, at most two minutes, but at least
+    /// 3.5 RTO. Zero closes it at once by a reset, as a negative number does in Linux; `None` means
+    /// `tcp_fin_timeout`.
     pub linger2: Option<Duration>,
     /// `TCP_USER_TIMEOUT` (RFC 5482): time that sent data may stay unacknowledged.
     pub user_timeout: Option<Duration>,
@@ -437,7 +438,7 @@ pub struct PathMetrics {
     /// `window`: largest receive window that is announced, in bytes.
     pub window: u32,
     /// `rtt`: expected round-trip time in milliseconds. A smaller measurement of the handshake does
-    /// not lower the first retransmission timeout below the one of this time.
+    /// not lower the first retransmission timeout below the one that this time gives.
     pub rtt_ms: u32,
     /// `advmss`: largest MSS that is announced.
     pub advmss: u16,

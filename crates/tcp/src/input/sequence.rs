@@ -6,9 +6,9 @@
 //! After this step the segment starts at RCV.NXT or later and ends inside the window: old data and
 //! data beyond the window are trimmed. There are two exceptions: a bare ACK
 //! (`ends_at_retracted_edge`), and a FIN one number beyond the window (`trim`). A rejected segment
-//! without RST is answered by an ACK, unless it is an ACK that newer ones have overtaken. If the
-//! segment carries neither data nor a FIN, which a peer retransmits because an ACK was lost, there
-//! is at most one such ACK per `tcp_invalid_ratelimit`.
+//! without RST is answered by an ACK, unless it is an ACK that newer ones have overtaken. Data or a
+//! FIN is always answered, because a peer retransmits it if an ACK was lost; other segments cause
+//! at most one such ACK per `tcp_invalid_ratelimit`.
 
 use core::time::Duration;
 
@@ -79,7 +79,7 @@ fn ends_at_retracted_edge(tcb: &Tcb, segment: &Segment<'_>) -> bool {
 }
 
 /// Answers a SYN that the client retransmits because our SYN-ACK was lost (Fast Open, before the
-/// third segment). Returns whether the segment is one.
+/// third segment). Returns whether the segment is such a SYN.
 pub(super) fn is_repeated_syn(tcb: &mut Tcb, cx: &mut Cx<'_>, segment: &Segment<'_>) -> bool {
     let header = segment.header;
     let repeated = tcb.is_open_early()

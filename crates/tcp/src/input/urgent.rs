@@ -2,7 +2,7 @@
 //!
 //! RFC 9293 §3.8.5 and §3.10.7.4 sixth; Linux: tcp_urg, tcp_check_urg.
 //!
-//! Not here: the urgent marks of both directions as data (`tcb::urgent`).
+//! Not here: the fields for the urgent marks of both directions (`tcb::urgent`).
 
 use pkt::Packet;
 

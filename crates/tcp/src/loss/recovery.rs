@@ -25,8 +25,8 @@
 //! acknowledged (RFC 3168 §6.1.2). A loss during CWR moves to Recovery or Loss without a second
 //! reduction.
 //!
-//! Not here: the state as data (`tcb::recovery`), the size of the reduction (`congestion`), the
-//! timer (`retransmit`).
+//! Not here: the fields of the state (`tcb::recovery`), the size of the reduction (`congestion`),
+//! the timer (`retransmit`).
 
 mod sack;
 mod undo;
@@ -185,8 +185,8 @@ fn open(tcb: &mut Tcb) {
 }
 
 /// Counts a duplicate ACK: a segment has left the network. More duplicates than segments behind the
-/// hole mean that the path reorders or duplicates, so the duplicate threshold is raised to that
-/// number (Linux: tcp_check_reno_reordering).
+/// hole mean that the path reorders or duplicates, so the reordering degree is raised to the
+/// number of segments in flight (Linux: tcp_check_reno_reordering).
 fn count_duplicate(tcb: &mut Tcb, cx: &Cx<'_>) {
     let flight = tcb.snd_nxt.since(tcb.snd_una);
     let packets = u32::try_from(tcb.send_queue.sent_count()).unwrap_or(u32::MAX);

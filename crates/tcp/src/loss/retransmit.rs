@@ -4,7 +4,7 @@
 //! RFC 9293 §3.8.1 and §3.8.3 (R1, R2), RFC 5482 (user timeout); Linux: tcp_retransmit_timer,
 //! tcp_xmit_retransmit_queue, tcp_write_timeout.
 //!
-//! Not here: loss detection (`recovery`), the deadline as data (`tcb::timers`), zero window probes
+//! Not here: loss detection (`recovery`), the deadline itself (`tcb::timers`), zero window probes
 //! (`close::timer`).
 
 use core::time::Duration;

@@ -9,9 +9,10 @@
 //! dropped, which is safe: the peer retransmits it.
 //!
 //! Not here: the limit of requests per listener, the accept queue. Requests without state are in
-//! `cookie`.
+//! `cookie`, requests whose SYN is not answered yet in `held`.
 
 mod cookie;
+mod held;
 
 use core::time::Duration;
 
@@ -84,6 +85,8 @@ pub struct Request {
     /// Whether the third segment has arrived, so that the peer considers the connection
     /// established. `TCP_DEFER_ACCEPT` or a full accept queue still delays the connection.
     acked: bool,
+    /// Whether the SYN is not answered yet (`held`).
+    held: bool,
     /// Fast Open cookie of the SYN-ACK.
     cookie: Option<Cookie>,
 }
@@ -99,7 +102,8 @@ pub enum RequestVerdict {
     /// The segment is dropped for this reason; the request stays.
     Drop(DropReason, Packet),
     /// A received or sent reset ended the request. The caller frees it and drops the packet for
-    /// this reason.
+    /// this reason. A request whose SYN was not answered yet also ends by the SYN of a new
+    /// connection (`TcpInvalidSyn`), which the caller passes to a new request.
     Closed(DropReason, Packet),
     /// The handshake is complete. The caller creates the connection with [`Request::to_tcb`],
     /// replaces the request by this connection, and passes the same segment to the connection with
@@ -201,6 +205,7 @@ impl Request {
             defer: options.defer_accept.map_or(0, |wait| retransmits_in(wait, cx.config)),
             ts_first: option::ts_clock(cx.now, *ts_offset),
             acked: false,
+            held: false,
             cookie: match params.fast_open {
                 FastOpen::Grant(cookie) => Some(cookie),
                 _ => None,
@@ -218,6 +223,9 @@ impl Request {
         accept_room: bool,
     ) -> RequestVerdict {
         let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        if self.held {
+            return self.on_held_segment(cx, header, packet);
+        }
         match self.check(cx, header, len) {
             Ok(()) if self.defers(header, len) => {
                 self.acked = true;
@@ -368,6 +376,10 @@ impl Request {
     pub fn on_timer(&mut self, cx: &mut Cx<'_>) -> RequestTimer {
         if cx.now < self.deadline {
             return RequestTimer::Keep;
+        }
+        if self.held {
+            cx.count(Counter::TcpAttemptFails);
+            return RequestTimer::GiveUp;
         }
         let silent = self.acked && self.retransmits < self.defer;
         if self.retransmits >= cx.config.tcp_synack_retries && !silent {

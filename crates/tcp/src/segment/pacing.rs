@@ -5,16 +5,16 @@
 //!
 //! Every connection has a rate once its round-trip time is known. A congestion algorithm that
 //! models the network path computes its own rate; for the others the rate is twice the window per
-//! round trip in slow start, up to half of the slow start threshold, and 1.2 times the window
+//! round trip while the window is below half of the slow start threshold, and 1.2 times the window
 //! later. The rate determines the payload of one packet (a millisecond's worth), and `TCP_INFO`
 //! reports it. Packets are delayed to the rate only if the algorithm needs that or
 //! `SO_MAX_PACING_RATE` requests it. Then each transmission sets the time of the next one, and a
 //! timer in the timer wheel of the core fires at that time; connections whose times fall into one
-//! tick of the wheel are sent in one turn (one pass of the core's softirq work). Every packet
+//! tick of the wheel send in one turn (one pass of the core's softirq work). Every packet
 //! carries its departure time in its metadata. A queue below TCP that holds packets until their
 //! departure (`fq`) replaces the timer, and then every connection is paced (Linux: `SK_PACING_FQ`).
 //!
-//! Not here: the rate and the next departure as data (`tcb::pacing`), the rate of a model
+//! Not here: the fields for the rate and the next departure (`tcb::pacing`), the rate of a model
 //! (`congestion`).
 
 use core::time::Duration;

@@ -101,7 +101,7 @@ pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: 
     let sysctl = cx.config.tcp_limit_output_bytes;
     let limit = mode.bytes(sysctl, truesize, pace, pacing::is_needed(tcb) || cx.host_queue.paces);
     let limit = if kind == Kind::Retransmission { limit.saturating_mul(2) } else { limit };
-    // 0 is the wait of a retransmission for its copy (`wait_for_completion`).
+    // 0 is reserved for a retransmission that waits for its earlier copy (`wait_for_completion`).
     let limit = mode.throttles_above(limit).max(1);
     throttle_above(tcb, cx, u32::try_from(limit).unwrap_or(u32::MAX))
 }

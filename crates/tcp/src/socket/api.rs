@@ -148,7 +148,7 @@ impl Tcb {
     /// Appends at most the payload of one full packet.
     fn append(&mut self, cx: &mut Cx<'_>, bytes: impl Payload) -> Result<usize, SendError> {
         let goal = self.mss.size_goal();
-        // As Linux's sk_stream_memory_free, this limit is checked only for a new packet, so the
+        // As in Linux (sk_stream_memory_free), this limit is checked only for a new packet, so the
         // buffer is exceeded by one packet at most.
         let no_space = self.send_queue.wmem_queued() >= self.sndbuf;
         let full = no_space || self.not_sent() >= self.not_sent_lowat;

@@ -53,10 +53,10 @@ pub(crate) struct Acked {
     pub(crate) sacked: u32,
     /// Sequence numbers newly known to have arrived, by acknowledgment or SACK.
     pub(crate) delivered: u32,
-    /// Time when the last of the removed entries that SACK had not reported was sent, if it was
-    /// sent only once: the RTT sample.
+    /// Time when the last removed entry was sent, of those that SACK had not reported: the RTT
+    /// sample. `None` if that entry was retransmitted.
     pub(crate) sent_at: Option<Instant>,
-    /// Time when the newest of the entries reported by SACK was sent, of those sent only once.
+    /// Time when the newest entry that SACK newly reported was sent, of those sent only once.
     pub(crate) sacked_sent_at: Option<Instant>,
     /// Whether a removed entry had been retransmitted.
     pub(crate) retransmitted: bool,

@@ -132,8 +132,8 @@ impl DelayedAck {
         self.last_data_at = seen.now;
     }
 
-    /// Estimates the peer's segment size: the largest seen, or the size of two consecutive ones
-    /// among the smaller segments that may have been full. Also counts the ends of writes, which
+    /// Estimates the peer's segment size: the largest seen, or the common size of two consecutive
+    /// smaller segments that may have been full. Also counts the ends of writes, which
     /// are acknowledged as soon as the application has read them (Linux tcp_measure_rcv_mss).
     fn measure_rcv_mss(&mut self, seen: &DataSeen) {
         let len = seen.segment_bytes;
@@ -298,7 +298,7 @@ impl DelayedAck {
             ceiling = self.delack_max_us;
         }
         // The wait is at most the round-trip time, or `tcp_delack_min` if that is longer, because
-        // the peer's RTO has to cover both.
+        // the peer's RTO has to cover the round trip and the wait.
         if let Some(srtt_us) = srtt_us {
             ceiling = ceiling.min(srtt_us.max(self.delack_min_us));
         }

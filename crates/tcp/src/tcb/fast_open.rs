@@ -47,8 +47,8 @@ pub struct FastOpenResult {
     pub cookie: Option<Cookie>,
     /// MSS that the peer has announced; 0 if it has not answered.
     pub peer_mss: u16,
-    /// Whether the peer did not answer the SYN with data, but only a SYN without data and cookie,
-    /// or none.
+    /// Whether the SYN with data stayed unanswered: the peer answered only a SYN without data and
+    /// cookie, or no SYN at all.
     pub syn_dropped: bool,
     /// `Some` if the peer answered our request without a cookie, and the SYN was sent only once;
     /// true when the request was in the experimental option.
@@ -222,10 +222,9 @@ pub(crate) fn on_syn_timeout(tcb: &mut Tcb) {
     }
 }
 
-/// Handles a retransmission timeout of the SYN or of data, because a network path may also drop the
-/// segments after a SYN with data. The suspicion arises at the third timeout in a row, or at an
-/// earlier timeout that ends the connection (RFC 7413 §7.1; Linux:
-/// tcp_fastopen_active_detect_blackhole).
+/// Handles a retransmission timeout of the SYN or of data. A network path may drop a SYN with data
+/// or the segments after it: this is suspected at the third timeout in a row, or at an earlier
+/// timeout that ends the connection (RFC 7413 §7.1; Linux: tcp_fastopen_active_detect_blackhole).
 pub(crate) fn on_timeout(tcb: &mut Tcb, gives_up: bool) {
     let timeouts = tcb.recovery.timeouts();
     if timeouts == 2 || (timeouts < 2 && gives_up) {

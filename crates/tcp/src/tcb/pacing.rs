@@ -10,8 +10,8 @@ use core::time::Duration;
 
 use pkt::Instant;
 
-/// Value of `max_rate` without `SO_MAX_PACING_RATE`, and then of `rate` before the first round
-/// trip.
+/// Value of `max_rate` without `SO_MAX_PACING_RATE`. In this case also the value of `rate` before
+/// the first round trip.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
 /// Longest delay of the pacing timer that later departures make up for.
@@ -29,7 +29,7 @@ pub(crate) struct Pacing {
     pub(crate) max_rate: u64,
     /// Departure time of the next transmission (Linux `tcp_wstamp_ns`).
     pub(crate) next_at: Instant,
-    /// While THROTTLED: bytes below TCP above which output stays throttled
+    /// While THROTTLED is set: number of bytes below TCP above which output stays throttled
     /// (`segment::small_queue`).
     pub(crate) throttle_limit: u32,
 }

@@ -190,8 +190,9 @@ impl PacketCache {
 }
 
 impl Tcb {
-    /// Returns the packet that a reader has left for softirq, which is about to process a segment
-    /// of an unlocked connection. Softirq frees it after it has released the connection.
+    /// Returns the packet that a reader has left for softirq to free. Softirq calls this function
+    /// before it processes a segment of an unlocked connection, and frees the packet after it has
+    /// released the connection.
     #[inline]
     pub fn take_read_packet(&mut self, counters: &Counters) -> Option<Packet> {
         let packet = self.packet_cache.0.as_mut()?.rx.take()?;

@@ -314,9 +314,9 @@ impl ReceiveBuffer {
         self.rtt_start = now;
     }
 
-    /// Processes a read of `copied` bytes: once per round trip, if more was read in it than in any
-    /// earlier one, the buffer grows to twice these bytes, plus space for a sender whose window
-    /// still doubles (`tcp_moderate_rcvbuf`).
+    /// Processes a read of `copied` bytes. At the end of a round trip in which more was read than
+    /// in any earlier one, the buffer grows to twice these bytes, plus space for a sender whose
+    /// window still doubles (`tcp_moderate_rcvbuf`).
     pub(crate) fn on_read(
         &mut self,
         copied: u32,

@@ -191,8 +191,8 @@ impl Recovery {
             && self.frto == Frto::Off
     }
 
-    /// Processes an ACK while [`is_quiet`](Self::is_quiet): the whole flight has arrived, `newest`
-    /// is its last transmission, and no byte after it arrived before.
+    /// Processes an ACK of the whole flight while [`is_quiet`](Self::is_quiet). `newest` is the
+    /// last transmission of the flight, and its end is the end of all bytes that have arrived.
     #[inline]
     pub(crate) fn on_predicted(&mut self, newest: Transmission, now: Instant) {
         self.timeouts = 0;

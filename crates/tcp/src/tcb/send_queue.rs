@@ -212,8 +212,8 @@ impl SendQueue {
         });
     }
 
-    /// Sets PSH on the first unsent entry before the persist timer sends it: more data may not
-    /// follow for a long time.
+    /// Sets PSH on the first unsent entry before the persist timer sends it, because it may be a
+    /// long time until more data follows.
     pub(crate) fn mark_held_pushed(&mut self) {
         if let Some(entry) = self.entries.get_mut(self.sent) {
             entry.flags |= EntryFlags::PSH;

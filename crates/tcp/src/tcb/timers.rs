@@ -48,7 +48,7 @@ pub(crate) struct Timers {
     /// Deadline of the SYN or the data in flight, or of held-back data (Linux
     /// `icsk_retransmit_timer`).
     pub(crate) rtx: Instant,
-    /// Deadline of an ACK that is delayed (until data or a reader can send it) or compressed.
+    /// Deadline of a delayed or compressed ACK, which data or a read may cause to be sent earlier.
     pub(crate) delack: Instant,
     /// Deadline of keepalive and the idle timeout, or of the end of FIN-WAIT-2 or TIME-WAIT (Linux
     /// `sk_timer`).

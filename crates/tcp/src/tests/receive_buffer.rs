@@ -27,8 +27,8 @@ fn stream(net: &mut Net, time: Duration, reads: bool) -> usize {
     got
 }
 
-/// Returns the right edges of the windows that B has announced, in order. The edge of B's SYN is
-/// left out.
+/// Returns the right edges of the windows that B has announced, in order. The edge of B's SYN,
+/// whose window is not scaled, is left out.
 fn edges(net: &Net, shift: u8) -> std::vec::Vec<crate::SeqNum> {
     let sent = net.log.iter().filter(|sent| sent.from == Side::B).skip(1);
     sent.map(|sent| sent.header.ack + (u32::from(sent.header.window) << shift)).collect()

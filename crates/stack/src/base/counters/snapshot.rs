@@ -200,7 +200,8 @@ mod tests {
     #[test]
     fn names_are_those_of_the_kernel() {
         // The columns of each group: those of a row that names them, or in /proc/net/snmp6 one row
-        // for each name. Its counts of single types (`Icmp6InType1`) are those by name.
+        // for each name. Rows of ICMPv6 types by number (`Icmp6InType1`) are skipped, because they
+        // repeat the counts of the rows with names.
         let snmp6 = |text: &str, group: &str| {
             let names = text.lines().filter_map(|line| line.split_whitespace().next());
             let of_group = names.filter(|name| name.starts_with(group) && !name.contains("Type"));

@@ -121,8 +121,8 @@ impl Held {
         Ok(())
     }
 
-    /// Whether the payload length fits: 1 byte to that of the first segment. The wrapping
-    /// subtraction refuses length 0, such as that of a pure ACK.
+    /// Whether the payload has at least 1 byte and at most as many as that of the first segment.
+    /// The wrapping subtraction refuses length 0, such as that of a pure ACK.
     const fn accepts_len(&self, payload: u32) -> bool {
         payload.wrapping_sub(1) < self.mss
     }

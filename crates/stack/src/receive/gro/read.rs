@@ -1,8 +1,8 @@
 //! Header fields that GRO needs to find the flow of a frame.
 //!
 //! Linux: `inet_gro_receive`, `ipv6_gro_receive`, `tcp4_gro_receive` up to the search among held
-//! packets. Both families share one algorithm: `ip::parse` has checked the IP header, and the TCP
-//! header follows it.
+//! packets. Both address families share one algorithm: after `ip::parse` has checked the IP header,
+//! the TCP header is read directly behind it.
 //!
 //! Within GRO, only this module makes headers linear (contiguous at the head of the packet). A
 //! frame shorter than its headers claim is no candidate: it is passed on unchanged, and the layer
@@ -39,8 +39,8 @@ pub(super) struct FlowKey {
 }
 
 impl FlowKey {
-    /// Returns the bucket of this flow, below `1 << bits`. Flows in one bucket only compete for the
-    /// packets that the bucket can hold.
+    /// Returns the bucket of this flow, below `1 << bits`. A collision is harmless: the flows of
+    /// one bucket only compete for its places.
     #[inline]
     pub(super) fn bucket(&self, bits: u32) -> usize {
         let (src, dst) = (fold(self.src), fold(self.dst));

@@ -87,7 +87,7 @@ mod tests {
     fn a_queue_less_than_half_full_has_no_flow_limit() {
         let mut limit = FlowLimit::new(1);
         assert!((0..1000).all(|_| !limit.exceeds(7, 499, 1000)));
-        assert!(!limit.exceeds(7, 500, 1000), "an empty record exceeds the limit");
+        assert!(!limit.exceeds(7, 500, 1000), "an empty history exceeds the limit");
     }
 
     #[test]

@@ -21,10 +21,11 @@ use crate::{
     socket::net::Net,
 };
 
-/// Payload bytes after which a sending thread polls the connection's core, and which `send` queues
-/// before it transmits them: one superframe (packet of several segments). With BIG TCP a superframe
-/// may be larger, and `send` then queues a whole one. The payload is still in the cache when the
-/// device reads it, and acknowledgments are processed in between.
+/// Payload bytes that `send` queues before it transmits them, and after which the sending thread
+/// polls the connection's core: one superframe (packet of several segments). With BIG TCP a
+/// superframe may be larger, and `send` then queues a whole one. Steps of this size keep the
+/// payload in the cache until the device reads it, and acknowledgments are processed between two
+/// steps.
 pub(super) const SEND_STEP_BYTES: usize = 64 * 1024;
 
 /// State of a socket that the calling thread owns.

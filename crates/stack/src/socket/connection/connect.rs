@@ -68,7 +68,8 @@ impl Connection {
     /// # Errors
     /// `EADDRINUSE` for a bound port that another socket owns; `EADDRNOTAVAIL` for an address that
     /// this host does not have, for a four-tuple in use, and if no port is free; `ECONNREFUSED` for
-    /// remote port 0; `EAFNOSUPPORT` for ends of two families; `EINVAL` for a link-local address
+    /// remote port 0; `ENOBUFS` beyond `net.quietline.tcp_max_connections`; `EAFNOSUPPORT` for ends
+    /// of two families; `EINVAL` for a link-local address
     /// without its scope; `ENETUNREACH` for a v4-mapped address with `IPV6_V6ONLY`, and if only one
     /// end is v4-mapped; `ENETDOWN` after the shutdown of the host, `ECONNABORTED` if it is shut
     /// down during the call; and the errors of the route.
@@ -147,6 +148,9 @@ fn open(
         Some(source) => source,
         None => net.source_end(cx, remote)?,
     };
+    if net.connections_full(cx) {
+        return Err(Errno::ENOBUFS);
+    }
     let wanted = local.map_or(0, |local| local.port());
     if wanted != 0 {
         let tuple = FourTuple { local: with_port(source, wanted), remote };
@@ -210,7 +214,7 @@ fn start(
     options: &ConnectOptions,
 ) -> Result<Arc<Connection>, Errno> {
     let hash = net.demux().hash(&tuple);
-    let name = FlowName { tuple, hash, core: net.core_of_flow(hash) };
+    let name = FlowName { tuple, hash, core: net.core_of_flow(hash), via: None };
     let is_bound = options.local.is_some_and(|local| local.port() != 0);
     let bound = is_bound.then_some(bind);
     let time_wait = time_wait_of(net, cx, &name, bound)?;

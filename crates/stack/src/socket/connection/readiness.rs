@@ -39,8 +39,8 @@ impl Connection {
         self.lock.pass();
     }
 
-    /// Returns the tasks and event loops that the socket notifies, for all calls except the
-    /// registration of an event loop ([`watch`](Self::watch)). A task that has registered calls
+    /// Returns the registry of the tasks and event loops that the socket notifies. An event loop
+    /// registers by [`watch`](Self::watch) instead. A task that has registered calls
     /// [`sync_with_owner`](Self::sync_with_owner) and then checks the readiness.
     #[must_use]
     pub const fn watchers(&self) -> &Watchers {
@@ -158,7 +158,7 @@ pub(in crate::socket) fn notify_watchers(watchers: &Watchers, cx: &Cx, ready: Re
 }
 
 impl StreamState {
-    /// Notes data that arrived behind readable data, of which an event loop is notified, too.
+    /// Notes data that arrived behind readable data, so that event loops are notified of it, too.
     #[cold]
     #[inline(never)]
     pub(super) fn note_arrivals(&mut self) {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use pkt::Instant;
-use tcp::{FourTuple, HostQueue, State, TimeWait};
+use tcp::{HostQueue, State, TimeWait};
 
 use super::{Connection, StreamState};
 use crate::{
@@ -295,8 +295,8 @@ impl StreamState {
 
     /// Returns the transmit queue of the socket's packets. The socket keeps its queue on the same
     /// device while packets of the connection have not completed, because packets in another queue
-    /// could overtake them; on a route over another device it changes at once. Linux:
-    /// `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
+    /// could overtake them; if the route changes to another device, the queue changes at once.
+    /// Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
     fn tx_queue(&mut self, socket: &Connection, cx: &Cx) -> QueueId {
         let Some(dst) = &self.dst else { return QueueId(0) };
         let queue = dst.tx.pick_queue(cx, socket.name.core, socket.name.hash);
@@ -350,8 +350,9 @@ impl StreamState {
         if let Some(since) = self.throttled_since.take() {
             wmem::count_throttled(cx, since);
         }
-        let FlowName { tuple: FourTuple { local, remote }, hash, core } = socket.name;
-        self.dst = net.route(cx, remote, Some(local.ip()), Some(hash), core).ok();
+        let FlowName { tuple, hash, core, .. } = socket.name;
+        let (peer, source) = (socket.name.peer(), Some(tuple.local.ip()));
+        self.dst = net.route(cx, peer, source, Some(hash), core).ok();
         if let Some(dst) = &self.dst {
             self.tcb.set_device(dst.gso_max_bytes, dst.sums_payload);
             self.tcb.set_route_quickack(dst.metrics.quickack);
@@ -370,9 +371,9 @@ impl StreamState {
         let Some(dst) = &self.dst else { return };
         assert!(dst.dst.refs() > 0, "a held route entry without references: {dst:?}");
         if net.is_current(cx, dst) {
-            let FourTuple { local, remote } = socket.name.tuple;
+            let FlowName { tuple, hash, .. } = socket.name;
             assert!(
-                net.agrees_with_lookup(cx, dst, remote, local.ip(), Some(socket.name.hash)),
+                net.agrees_with_lookup(cx, dst, socket.name.peer(), tuple.local.ip(), Some(hash)),
                 "a stale entry counts as current: {dst:?}"
             );
         }

@@ -137,7 +137,8 @@ impl Connection {
         let _ = self.deferred(net, cx, DEFERRED_TIMER);
     }
 
-    /// Softirq: resumes the socket after completions have reduced its packet memory below TCP.
+    /// Softirq: resumes the socket after completions have reduced the memory of its uncompleted
+    /// packets.
     pub(crate) fn on_tasklet(&self, net: &Net, cx: &mut Cx) {
         cx.count(Counter::TsqRuns, 1);
         self.wmem.handle(|| {

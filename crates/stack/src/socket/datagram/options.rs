@@ -34,7 +34,9 @@ impl DatagramSocket {
         option: SocketOption,
         value: &OptionValue,
     ) -> Result<(), Errno> {
-        self.check_level(option)?;
+        if !self.has_level(option) {
+            return Err(Errno::ENOPROTOOPT);
+        }
         let sysctls = net.sysctls();
         let mut kept = self.kept();
         let mut next = kept.clone();
@@ -59,16 +61,19 @@ impl DatagramSocket {
     /// Returns an option. Reading `SO_ERROR` takes the error.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option of TCP or [`SOL_QUIETLINE`], for one of IPv6 on an IPv4 socket,
-    /// for one of UDP on a ping socket and for one that is only set; for `IP_MTU` and `IPV6_MTU`,
-    /// `ENOTCONN` on an unconnected socket and errors of the route.
+    /// `ENOPROTOOPT` for an option that is only set, for one of UDP on a ping socket, and for one
+    /// of TCP or [`SOL_QUIETLINE`] on an IPv6 socket; `EOPNOTSUPP` for one of these or of IPv6 on
+    /// an IPv4 socket; for `IP_MTU` and `IPV6_MTU`, `ENOTCONN` on an unconnected socket and errors
+    /// of the route.
     pub fn option(
         &self,
         net: &Net,
         cx: &mut Cx,
         option: SocketOption,
     ) -> Result<OptionValue, Errno> {
-        self.check_level(option)?;
+        if !self.has_level(option) {
+            return Err(if self.family.is_v6() { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP });
+        }
         match option {
             SocketOption::Domain => {
                 return Ok(OptionValue::Int(if self.family.is_v6() { AF_INET6 } else { AF_INET }));
@@ -141,13 +146,13 @@ impl Call<'_> {
 }
 
 impl DatagramSocket {
-    /// Fails with `ENOPROTOOPT` for an option of a level that the socket does not have.
-    fn check_level(&self, option: SocketOption) -> Result<(), Errno> {
+    /// Whether the socket has options of the level of `option`.
+    fn has_level(&self, option: SocketOption) -> bool {
         match option.level() {
-            IPPROTO_TCP | SOL_QUIETLINE => Err(Errno::ENOPROTOOPT),
-            IPPROTO_IPV6 if !self.family.is_v6() => Err(Errno::ENOPROTOOPT),
-            IPPROTO_UDP if self.kind != SocketKind::Udp => Err(Errno::ENOPROTOOPT),
-            _ => Ok(()),
+            IPPROTO_TCP | SOL_QUIETLINE => false,
+            IPPROTO_IPV6 => self.family.is_v6(),
+            IPPROTO_UDP => self.kind == SocketKind::Udp,
+            _ => true,
         }
     }
 

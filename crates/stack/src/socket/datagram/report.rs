@@ -5,9 +5,8 @@
 //! to the socket of the datagram. Linux: `__udp4_lib_err`, `__udp6_lib_err`, `ping_err`,
 //! `ip_icmp_error`, `ip_recv_error`, `ipv6_icmp_error`, `ipv6_recv_error`.
 //!
-//! Without the option, an error is reported only to a connected socket, because an unconnected
-//! one could not tell which peer the error concerns, and only if the error is permanent
-//! (RFC 1122 §4.1.3.3).
+//! Without the option, an error is reported only if it is permanent (RFC 1122 §4.1.3.3), and only
+//! to a connected socket, because an unconnected one could not tell which peer the error concerns.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -60,7 +60,7 @@ pub(super) fn scope_of(end: SocketAddr) -> Option<DeviceIndex> {
     }
 }
 
-/// Gives a link-local unicast address without a scope that of `device`.
+/// Adds `device` as the scope to a link-local unicast address without a scope.
 fn with_scope(mut end: SocketAddr, device: Option<DeviceIndex>) -> SocketAddr {
     if let (SocketAddr::V6(end), Some(device)) = (&mut end, device)
         && end.scope_id() == 0

@@ -15,6 +15,9 @@
 //! IPv4 addresses are counted one by one, IPv6 addresses by their /64: a link has a whole /64
 //! (RFC 4291 §2.5.4), so that one host may have any number of addresses in it.
 //!
+//! The interception of flows counts the pending requests of each client in the same way; their
+//! connections have no permit (`flows::interceptor`).
+//!
 //! Not here: treatment of a refused segment (`input`).
 
 use std::{
@@ -29,7 +32,7 @@ use std::{
 /// The limit of one listener with its counts. The permits of connections keep this object alive
 /// after the listener is dropped.
 #[derive(Debug)]
-pub(super) struct SourceLimit {
+pub(in crate::socket) struct SourceLimit {
     /// Maximum permits of one address; 0 is no limit. Written by `set_option` of the listener, read
     /// by SYNs and returned cookies. Relaxed: the number orders nothing; a concurrent SYN may see
     /// the old number.
@@ -40,7 +43,7 @@ pub(super) struct SourceLimit {
 
 /// Error: the source has reached its maximum of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reached;
+pub(in crate::socket) struct Reached;
 
 /// Permit of one connection among those of its source. Dropping it returns the permit.
 #[derive(Debug)]
@@ -50,7 +53,7 @@ pub(crate) struct SourcePermit {
 }
 
 impl SourceLimit {
-    pub(super) fn new(max: u32) -> Arc<Self> {
+    pub(in crate::socket) fn new(max: u32) -> Arc<Self> {
         Arc::new(Self { max: AtomicU32::new(max), counts: Mutex::default() })
     }
 
@@ -70,7 +73,7 @@ impl SourceLimit {
     }
 
     /// Claims a permit for one more connection of `source`; `None` without a limit.
-    pub(super) fn claim(
+    pub(in crate::socket) fn claim(
         self: &Arc<Self>,
         source: IpAddr,
     ) -> Result<Option<Box<SourcePermit>>, Reached> {

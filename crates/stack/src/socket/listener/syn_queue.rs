@@ -5,6 +5,8 @@
 //! itself whether its listener is closed. Here a request is admitted under the lock that `close`
 //! takes, so a SYN processed on another core cannot leave a request whose listener is closed.
 //!
+//! An interceptor of flows has such a queue, too.
+//!
 //! Not here: the lookup of a request by its four-tuple (`demux`), the accept queue (`listener`).
 
 use std::sync::{
@@ -45,12 +47,12 @@ struct Slots {
 }
 
 impl SynQueue {
-    pub(super) fn new() -> Self {
+    pub(in crate::socket) fn new() -> Self {
         Self { len: AtomicUsize::new(0), slots: Mutex::default() }
     }
 
     /// Returns the number of requests, read without the lock.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::socket) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
@@ -91,7 +93,7 @@ impl SynQueue {
     }
 
     /// Closes the queue to new requests and returns the existing ones, which the caller must end.
-    pub(super) fn close(&self) -> Vec<Weak<RequestSocket>> {
+    pub(in crate::socket) fn close(&self) -> Vec<Weak<RequestSocket>> {
         let mut slots = self.lock();
         slots.closed = true;
         slots.free = Vec::new();

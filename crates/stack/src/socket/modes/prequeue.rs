@@ -9,8 +9,8 @@
 //! is on. The setting also selects the treatment of a packet's route entry (dst), because a queued
 //! packet outlives the RCU section in which it was received ([`RxContext`]).
 //!
-//! - In the order receive queue, prequeue, backlog, the packets of each are older than those of the
-//!   next, and are processed first.
+//! - The receive queue has the oldest packets, the prequeue newer ones, and the backlog the newest.
+//!   Older packets are processed first.
 //! - Packets are queued here only for an installed reader, which is woken for the first of them. If
 //!   the reader does not process them in time, the delayed-ACK timer does.
 //! - The size of the receive buffer bounds their memory: with `PrequeueDropLimited` together with

@@ -18,6 +18,10 @@
 //! of neighbor discovery. `net.quietline.acd_probes` and `net.ipv6.conf.all.dad_transmits` are the
 //! numbers of probes.
 //!
+//! Probes for an IPv6 address contain a random number, so that a probe that a loop in the link
+//! sends back is not taken for that of another station (RFC 7527,
+//! `net.ipv6.conf.all.enhanced_dad`). For IPv4, the link address of the sender shows this.
+//!
 //! While an address is probed, the host answers no request for it, so no station begins to send to
 //! it. For IPv4 the probes are off by default (`net.quietline.acd_probes` is 0): two hosts of one
 //! process on one wire (the in-process link between two hosts) need no such check.
@@ -48,7 +52,7 @@ use crate::{
     header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
-        ndp::{self, NdpMessage},
+        ndp::{self, NdpMessage, Nonce},
     },
     socket::{core_sockets::TimerEntry, datagram::groups::Membership},
     transmit::{
@@ -65,7 +69,7 @@ const ANNOUNCEMENTS: u32 = 2;
 /// address.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The timer runs on the first core, because claims are not a data path.
+/// The timer runs on the first core, because claims are not on the data path.
 const CORE: CoreId = CoreId(0);
 
 /// Addresses that a host has claimed.
@@ -93,6 +97,8 @@ struct Claim {
     phase: Phase,
     /// Time at which the address was last defended, that is, announced because of a conflict.
     defended: Option<Instant>,
+    /// Random number of the probes.
+    nonce: Option<Nonce>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +138,7 @@ enum Step {
         device: DeviceIndex,
         address: IpAddr,
         first: bool,
+        nonce: Option<Nonce>,
     },
     Announce {
         device: DeviceIndex,
@@ -211,9 +218,33 @@ impl Claims {
                 && matches!(claim.phase, Phase::Probing { .. } | Phase::Refused { .. })
         })
     }
+
+    /// Returns whether a probe for the address with this random number is one of this host.
+    pub(crate) fn has_sent(&self, device: DeviceIndex, address: Ipv6Addr, nonce: Nonce) -> bool {
+        self.lock().iter().any(|claim| {
+            claim.device == device
+                && claim.address == IpAddr::V6(address)
+                && claim.nonce == Some(nonce)
+        })
+    }
 }
 
 impl Claim {
+    /// Returns the claim of an address; `None` if no probes are configured for its family.
+    fn new(cx: &mut Cx, device: DeviceIndex, address: IpAddr, is_auto: bool) -> Option<Self> {
+        let Timing { probes, interval, .. } = Timing::of(cx, address);
+        if probes == 0 {
+            return None;
+        }
+        let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
+        let has_nonce = address.is_ipv6() && cx.sysctls().enhanced_dad;
+        let nonce = has_nonce.then(|| {
+            let [nonce @ .., _, _] = cx.rng.next_u64().to_be_bytes();
+            nonce
+        });
+        Some(Self { device, address, is_auto, phase, defended: None, nonce })
+    }
+
     fn due(&self) -> Option<Instant> {
         match self.phase {
             Phase::Probing { due, .. } | Phase::Announcing { due, .. } => Some(due),
@@ -237,7 +268,7 @@ impl Claim {
                     false => timing.interval + random(cx, timing.jitter),
                 };
                 self.phase = Phase::Probing { sent: sent + 1, due: cx.now + wait };
-                Some(Step::Probe { device, address, first: sent == 0 })
+                Some(Step::Probe { device, address, first: sent == 0, nonce: self.nonce })
             }
             Phase::Probing { .. } => {
                 self.phase = match timing.announcements {
@@ -281,7 +312,7 @@ impl Claim {
     }
 }
 
-/// Effect on a claim of another station that uses or probes for an address.
+/// Effect on a claim when another station uses or probes for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Conflict {
     None,
@@ -311,17 +342,7 @@ impl Net {
         let entered = cx.enter(self);
         let claims: Vec<_> = self
             .claimable()
-            .filter_map(|(device, address)| {
-                let Timing { probes, interval, .. } = Timing::of(cx, address);
-                let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
-                (probes > 0).then_some(Claim {
-                    device,
-                    address,
-                    is_auto: false,
-                    phase,
-                    defended: None,
-                })
-            })
+            .filter_map(|(device, address)| Claim::new(cx, device, address, false))
             .collect();
         if !claims.is_empty() {
             *self.claims.lock() = claims;
@@ -335,12 +356,9 @@ impl Net {
     /// [`on_auto_address`](Self::on_auto_address) gets the result: at once, if no probes are
     /// configured.
     pub(super) fn claim_auto(&self, cx: &mut Cx, device: DeviceIndex, address: IpAddr) {
-        let Timing { probes, interval, .. } = Timing::of(cx, address);
-        if probes == 0 {
+        let Some(claim) = Claim::new(cx, device, address, true) else {
             return self.on_auto_address(cx, device, address, true);
-        }
-        let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
-        let claim = Claim { device, address, is_auto: true, phase, defended: None };
+        };
         self.claims.lock().push(claim);
         self.arm_claims();
     }
@@ -348,12 +366,10 @@ impl Net {
     /// Begins to claim an address that this host has just got. Nothing happens on a device without
     /// link addresses, and if no probes are configured for the family of the address.
     pub(crate) fn claim_address(&self, cx: &mut Cx, device: DeviceIndex, address: IpAddr) {
-        let Timing { probes, interval, .. } = Timing::of(cx, address);
-        if probes == 0 || self.mac_of(device).is_none() {
+        if self.mac_of(device).is_none() {
             return;
         }
-        let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
-        let claim = Claim { device, address, is_auto: false, phase, defended: None };
+        let Some(claim) = Claim::new(cx, device, address, false) else { return };
         self.claims.lock().push(claim);
         self.arm_claims();
     }
@@ -462,15 +478,14 @@ impl Net {
                         ArpPacket::request(mac, Ipv4Addr::UNSPECIFIED, address)
                     });
                 }
-                Step::Probe { device, address: IpAddr::V6(address), first } => {
+                Step::Probe { device, address: IpAddr::V6(address), first, nonce } => {
                     if first {
                         // RFC 4862 §5.4.2: without the report, a switch that observes MLD would not
                         // forward the solicitations of another station to this host.
                         let group = ndp::solicited_node(address).into();
                         self.on_group_joined(cx, Membership { device, group });
                     }
-                    let source = Ipv6Addr::UNSPECIFIED;
-                    ndp_output::solicit(self.tx(device), cx, source, address, None);
+                    ndp_output::probe(self.tx(device), cx, address, nonce);
                 }
                 Step::Announce { device, address, ready, is_auto } => {
                     if is_auto {

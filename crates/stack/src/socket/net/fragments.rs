@@ -9,7 +9,7 @@
 //!
 //! - An IPv4 fragment whose bytes are all known is a duplicate and is dropped. One that overlaps in
 //!   any other way ends the whole datagram (RFC 5722; for IPv4 as well, because two hosts may
-//!   disagree on which copy counts). Differs from Linux: of IPv6, only a fragment with the offset
+//!   disagree on which copy counts). Differs from Linux: for IPv6, only a fragment with the offset
 //!   and the length of a known one is a duplicate, as RFC 8200 says.
 //! - A fragment that contradicts the known end of the datagram, or is empty, ends it, too
 //!   (teardrop), and so does one that would make it longer than a packet can be (ping of death).
@@ -75,8 +75,8 @@ pub struct Place {
     /// Bytes before the fragment's part of the datagram: the IP header with its options or
     /// extension headers.
     pub header_len: u16,
-    /// Bytes of these that the length field of the datagram counts: all for IPv4; for IPv6, the
-    /// extension headers before the Fragment header.
+    /// Number of these bytes that the length field of the datagram counts: all for IPv4; for IPv6,
+    /// those of the extension headers before the Fragment header.
     pub counted_len: u16,
     /// ECN field.
     pub ecn: Ecn,

@@ -213,7 +213,7 @@ options! {
         socket { check::show(socket.busy_poll().usecs.unwrap_or_else(|| cx.sysctls_of(net).busy_read)) };
 
     /// Upper bound of the rate at which segments are sent, in bytes per second. `None`, the
-    /// default, sets no bound; as a number, all ones in 32 or 64 bits set none.
+    /// default, sets no bound; in `setsockopt`, all ones in 32 or 64 bits set none.
     MaxPacingRate = SOL_SOCKET 47, "SO_MAX_PACING_RATE", IntOrLong,
         set ANY { check::max_pacing_rate(given)? }
         with max_pacing_rate(rate: Option<u64>) { check::pacing_rate(rate.unwrap_or(u64::MAX)) }
@@ -438,9 +438,9 @@ options! {
         get settings { kept.tcp.nodelay.into() } tcb { tcb.nodelay().into() };
 
     /// Largest payload of a segment in bytes, 88 to 32,767. The MSS option announces it, and sent
-    /// segments do not exceed it; on a connection, setting it only limits sent segments. As a
-    /// number, 0 removes the limit, but changes nothing on a connection. Default: the MTU of the
-    /// route decides.
+    /// segments do not exceed it; on a connection, setting it only limits sent segments. In
+    /// `setsockopt`, 0 removes the limit, but changes nothing on a connection. Default: the MTU of
+    /// the route decides.
     MaxSegment = IPPROTO_TCP 2, "TCP_MAXSEG", Int,
         set ANY { check::maxseg(given)? }
         with max_segment(bytes: u16) { Some(check::maxseg_of(bytes)) }
@@ -494,8 +494,8 @@ options! {
         tcb { check::show(tcb.syn_retries().unwrap_or(cx.config.tcp_syn_retries)) };
 
     /// Time that a closed socket stays in FIN-WAIT-2, at most 120 seconds; with zero, the state
-    /// ends at once. As a number, 0 selects the sysctl's time, and a negative number ends the state
-    /// at once. Default `net.ipv4.tcp_fin_timeout`.
+    /// ends at once. In `setsockopt`, 0 selects the sysctl's time, and a negative number ends the
+    /// state at once. Default `net.ipv4.tcp_fin_timeout`.
     Linger2 = IPPROTO_TCP 8, "TCP_LINGER2", Seconds,
         set ANY { check::linger2(given)? }
         with linger2(time: Duration) { Some(time.min(check::LINGER2_MAX)) }
@@ -641,7 +641,8 @@ options! {
         get settings { check::show(kept.max_per_source) } socket { OptionValue::Int(0) };
 
     /// Time without progress after which a connection is reset, in whole seconds; zero sets no
-    /// limit. As a number, -1 selects the sysctl's time. Default `net.quietline.tcp_idle_timeout`.
+    /// limit. In `setsockopt`, -1 selects the sysctl's time. Default
+    /// `net.quietline.tcp_idle_timeout`.
     IdleTimeout = SOL_QUIETLINE 2, "QUIETLINE_IDLE_TIMEOUT", Seconds,
         set ANY { check::idle_timeout(given)? }
         with idle_timeout(time: Duration) { Some(Duration::from_secs(time.as_secs())) }

@@ -59,8 +59,9 @@ const LOOKED_AT_MAX: usize = 16;
 /// flushes of cached routes that keep neighbors in use.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Minimum interval between two collections because of `gc_thresh2`, and time since the last change
-/// for which such a collection keeps an entry. Linux: 5 s in `neigh_alloc` and `neigh_forced_gc`.
+/// Minimum interval between two collections because of `gc_thresh2`. Such a collection also keeps
+/// the entries that have changed within this time. Linux: 5 s in `neigh_alloc` and
+/// `neigh_forced_gc`.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Minimum interval between two writes of `confirmed_ns`. All connections through a neighbor share

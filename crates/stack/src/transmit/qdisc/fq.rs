@@ -173,7 +173,7 @@ impl Fq {
         &mut self.stats
     }
 
-    /// Moves throttled flows whose departure time has come back to the round-robin lists.
+    /// Returns throttled flows to the round-robin lists once their departure time has come.
     fn release(&mut self, now: Instant) {
         while let Some(&Reverse((due, index))) = self.throttled.peek() {
             if due > now {

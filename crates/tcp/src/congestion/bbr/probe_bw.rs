@@ -222,7 +222,7 @@ impl Bbr {
         }
     }
 
-    /// Processes the first loss since the previous ACK that exceeded LossThresh
+    /// Processes the first loss that exceeded LossThresh since the previous ACK
     /// (BBRHandleLostPacket).
     pub(super) fn on_losses(&mut self, window: &Window, sample: &ModelSample<'_>, rng: &mut Rng) {
         let Some(loss) = sample.excessive_loss.filter(|_| self.probing) else { return };

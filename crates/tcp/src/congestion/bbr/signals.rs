@@ -106,7 +106,7 @@ impl Bbr {
         }
     }
 
-    /// At the end of a round, starts the delivery of the next round with this sample
+    /// At the end of a round, resets the delivery to this sample, the first one of the next round
     /// (BBRAdvanceLatestDeliverySignals).
     pub(super) fn advance_latest_delivery(&mut self, sample: &ModelSample<'_>) {
         if self.loss_round_start {

@@ -68,11 +68,12 @@ fn note_app_limited(tcb: &mut Tcb) {
 }
 
 /// Returns whether the fast path applies to an ACK of new data: one entry without FIN, sent once,
-/// is in flight, no byte behind its start arrived before, and the ACK covers it. SACK is agreed,
-/// and the peer's window is no new maximum. No loss recovery or probe is in progress, no path MTU
-/// search exists, no reduction has been proved spurious, no urgent data is pending, the persist
-/// timer does not run, and TCP Small Queues did not end the last transmission. The congestion
-/// window was not full, so it does not grow, and the algorithm counts no delivered bytes.
+/// is in flight, none of its bytes or later ones were reported before, and the ACK covers it. SACK
+/// is agreed, and the peer's window is no new maximum. No loss recovery or probe is in progress, no
+/// path MTU search exists, no reduction has been proved spurious, no urgent data is pending, the
+/// persist timer does not run, and TCP Small Queues did not end the last transmission. The
+/// congestion window was not full, so it does not grow, and the algorithm counts no delivered
+/// bytes.
 #[inline]
 fn is_predicted(tcb: &Tcb, ack: SeqNum) -> bool {
     const WATCHED: TcbFlags = TcbFlags::SACK

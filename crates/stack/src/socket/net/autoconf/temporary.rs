@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(first.segments()[..4], [0x2001, 0x0db8, 0, 0]);
         assert!(
             link.renew_temporary(at(0), &sysctls, &mut rng).is_empty(),
-            "a second one is formed"
+            "a second address was formed"
         );
         let bounds = link.addresses[1].temporary.unwrap();
         let day = at(24 * HOUR);
@@ -162,7 +162,7 @@ mod tests {
         let (mut link, sysctls, mut rng) = (link(9000, 4), sysctls("1"), Rng::new(1));
         assert!(
             link.renew_temporary(at(0), &sysctls, &mut rng).is_empty(),
-            "the lifetime is too short for one"
+            "an address was formed with too short a lifetime"
         );
         announce(&mut link, at(0), 9000, 8000);
         assert_eq!(link.renew_temporary(at(0), &sysctls, &mut rng).len(), 1);

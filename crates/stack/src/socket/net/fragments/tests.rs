@@ -192,7 +192,7 @@ fn a_teardrop_ends_its_datagram() {
 }
 
 #[test]
-fn contradictions_of_the_end_end_the_datagram() {
+fn fragments_that_disagree_about_the_length_end_their_datagram() {
     // The end is known; a fragment reaches beyond it, or ends the datagram earlier or later.
     for (offset, end, more) in [(1600, 2400, true), (800, 1200, false), (1600, 2400, false)] {
         let mut bench = Bench::new();
@@ -299,7 +299,7 @@ fn fragments_too_far_apart_belong_to_different_datagrams() {
     }
     assert!(
         bench.give(key(1, 7), 8, 16, false).whole.is_some(),
-        "another source's fragments count"
+        "fragments of another source were counted"
     );
 }
 
