@@ -161,6 +161,9 @@ impl Tcb {
         let fin_ack_owed = self.ack.is_now();
         self.timers.stop_all();
         self.timers.arm_keep(cx.now + TIME_WAIT_LEN);
+        // As in Linux, the rate limit of ACKs in TIME-WAIT starts anew: the first retransmitted FIN
+        // is answered.
+        self.last_challenge_at = None;
         self.recovery.forget(self.snd_una);
         if fin_ack_owed {
             self.ack.schedule_now();

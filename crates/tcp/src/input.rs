@@ -257,17 +257,18 @@ fn established_fast(
 }
 
 /// Handles TIME-WAIT before the stack has replaced the connection by a
-/// [`TimeWait`](time_wait::TimeWait), with the code of that type.
+/// [`TimeWait`](time_wait::TimeWait), with the code of that type. The state of the object is kept
+/// in the control block from one segment to the next.
 #[inline(never)]
 fn time_wait_in_place(
     tcb: &mut Tcb,
     segment: &Segment<'_>,
     cx: &mut Cx<'_>,
 ) -> Result<(), DropReason> {
-    let mut small = time_wait::TimeWait::from_tcb(tcb, cx.now);
+    let mut small = time_wait::TimeWait::from_tcb(tcb);
     let len = segment.len;
     match small.on_segment(cx, segment.header, len) {
-        time_wait::TimeWaitVerdict::Keep => tcb.timers.arm_keep(small.deadline()),
+        time_wait::TimeWaitVerdict::Keep => small.store_in(tcb),
         // The engine cannot look up the listener of a new connection. The peer retransmits its SYN,
         // and by then the stack has replaced the connection.
         time_wait::TimeWaitVerdict::Reopen { .. } => {}

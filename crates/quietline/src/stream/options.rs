@@ -108,7 +108,7 @@ impl TcpStream {
         Ok(self.number(SocketOption::NoDelay)? != 0)
     }
 
-    /// Holds back partial segments (`TCP_CORK`), at most for one retransmission timeout.
+    /// Holds back partial segments (`TCP_CORK`), but at most for 200 ms while nothing is in flight.
     ///
     /// # Errors
     /// None for a stream.

@@ -222,7 +222,7 @@ impl Engine {
             let Some(tcb) = own.tcb.as_mut() else { return };
             output(tcb, cx);
             if tcb.state() == State::TimeWait {
-                *own.time_wait = Some(TimeWait::from_tcb(tcb, now));
+                *own.time_wait = Some(TimeWait::from_tcb(tcb));
                 tcb.release_time_wait(cx);
             }
         });

@@ -4,11 +4,12 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sim::{
     Peer, Rig, RigConfig,
-    frame::Seen,
+    frame::{self, Ipv4, Seen},
     rig::{HOST_IP, PEER_IP},
 };
 use stack::{
     Errno, Readiness,
+    header::{icmp::IcmpMessage, ip::protocol},
     socket::{ConnectOptions, Connection, ListenOptions, Listener},
     sysctl::Sysctls,
 };
@@ -194,6 +195,24 @@ fn a_lost_syn_ack_is_repeated_for_a_connection_open_early() {
     finish(rig, listener);
 }
 
+/// Returns the numbers of segments sent and retransmitted, and of SYNs and SYN-ACKs retransmitted.
+fn sent(rig: &Rig) -> [u64; 3] {
+    [TcpCounter::TcpOutSegs, TcpCounter::TcpRetransSegs, TcpCounter::TcpExtTCPSynRetrans]
+        .map(|counter| rig.count_tcp(counter))
+}
+
+#[test]
+fn a_syn_ack_that_answers_a_repeated_syn_counts_as_retransmitted() {
+    let (mut rig, listener) = server(&[("tcp_fastopen", "514")], 2);
+    let mut peer = Peer::new(80, 2000);
+    syn(&mut rig, &mut peer, None, b"data");
+    assert_eq!(sent(&rig), [1, 0, 0]);
+    peer.snd_nxt -= 5;
+    let again = syn(&mut rig, &mut peer, None, b"data");
+    assert_eq!((again.flags, sent(&rig)), (SYN_ACK, [1, 1, 1]));
+    finish(rig, listener);
+}
+
 /// Connects from the host with Fast Open; returns the SYN if it has left.
 fn connect(rig: &mut Rig, port: u16) -> (Arc<Connection>, Option<SegmentHeader>) {
     rig.take();
@@ -302,6 +321,28 @@ fn a_repeated_syn_is_plain_and_its_data_follows_the_handshake() {
     let seen = rig.take();
     let (_, payload) = seen.iter().filter_map(Seen::segment).next().expect("data");
     assert_eq!(payload, b"request");
+    drop(socket);
+    rig.finish();
+}
+
+#[test]
+fn a_syn_too_large_for_the_path_is_repeated_without_data_and_counts_as_retransmitted() {
+    let (mut rig, _) = client();
+    let (socket, _) = connect(&mut rig, 4001);
+    assert_eq!(write(&mut rig, &socket, &[7; 900]), Ok(900));
+    let seen = rig.take();
+    let (syn, payload) = seen.iter().filter_map(Seen::segment).next().expect("a SYN");
+    assert_eq!(payload.len(), 900);
+    let [segments, retransmitted, syns] = sent(&rig);
+    let mut quoted = vec![0; syn.header_bytes()];
+    syn.emit(&mut quoted);
+    let quoted = Ipv4::new(HOST_IP, PEER_IP, protocol::TCP).with(&quoted);
+    let message = frame::icmp(&IcmpMessage::PacketTooBig { mtu: 700 }, &quoted[..28]);
+    rig.give(&Ipv4::new(PEER_IP, HOST_IP, protocol::ICMP).with(&message));
+    let seen = rig.take();
+    let (again, payload) = seen.iter().filter_map(Seen::segment).next().expect("a SYN");
+    assert_eq!((again.flags, again.seq, payload.len()), (Flags::SYN, syn.seq, 0));
+    assert_eq!(sent(&rig), [segments, retransmitted + 1, syns + 1]);
     drop(socket);
     rig.finish();
 }

@@ -485,6 +485,7 @@ fn a_send_without_memory_fails_and_is_counted() {
     let message = SendMessage::to(b"x", at(PEER_IP, 9));
     assert_eq!(send(&mut rig, &socket, &message), Err(Errno::ENOBUFS));
     assert_eq!(rig.count(Counter::UdpSndbufErrors), 1);
+    assert_eq!(rig.count(Counter::IpOutDiscards), 1);
     drop(held);
     assert_eq!(send(&mut rig, &socket, &message), Ok(()));
     close(&mut rig, socket);

@@ -20,6 +20,7 @@ use stack::{
         datagram::{ErrorOrigin, SendMessage},
         options::SocketOption,
     },
+    sysctl::Sysctls,
 };
 
 use crate::udp::{at, bind, close, recv, send, set};
@@ -125,6 +126,26 @@ fn a_smaller_path_mtu_is_learned_and_reported() {
     close(&mut rig, socket);
     drop(host);
     rig.finish();
+}
+
+#[test]
+fn ip_no_pmtu_disc_selects_the_path_mtu_that_a_report_sets() {
+    for (mode, learned) in [("0", 1400), ("1", 552), ("2", 1500), ("3", 1500)] {
+        let mut sysctls = Sysctls::default();
+        sysctls.set("net.ipv4.ip_no_pmtu_disc", mode).expect("a setting");
+        let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
+        let host = rig.host();
+        let socket = connected(&mut rig);
+        send(&mut rig, &socket, &SendMessage::new(&[0; 1472])).expect("it fits");
+        give_error(&mut rig, &IcmpMessage::PacketTooBig { mtu: 1400 }, (54, 1000), 1472);
+        let error = if learned == 1500 { Errno::EAGAIN } else { Errno::EMSGSIZE };
+        assert_eq!(recv(&mut rig, &socket).unwrap_err(), error, "mode {mode}");
+        let mtu = socket.option(&host, &mut rig.world.cx, SocketOption::PathMtu);
+        assert_eq!(mtu.expect("connected").as_int(), Some(learned), "mode {mode}");
+        close(&mut rig, socket);
+        drop(host);
+        rig.finish();
+    }
 }
 
 #[test]

@@ -26,9 +26,10 @@
 //! first and leave with the list. A segment that is not merged completes the held packet of its
 //! flow (ends its merging), even a segment that can never be merged, such as one with IP options. A
 //! segment that is dropped later, because its headers are malformed or its TCP checksum was
-//! verified here and is wrong, completes none. An IPv4 fragment of a TCP segment completes all held
-//! packets between its addresses. Differs from Linux, where fragments and segments with IP options
-//! overtake the held packets of their flow; here only IPv6 packets with extension headers do.
+//! verified here and is wrong, completes none. A fragment of a TCP segment, or an IPv6 packet with
+//! extension headers in front of one, completes all held packets between its addresses. Differs
+//! from Linux, where segments with IP options and fragments overtake the held packets of their
+//! flow.
 //!
 //! **Cost.** While no packet is held, a frame that can be neither merged nor held (a pure ACK, a
 //! single segment with PSH, a superframe made by the device) is passed on after a check of a few
@@ -70,7 +71,7 @@ enum FlushReason {
     /// The next segment has other TCP options of the same length.
     Options,
     /// The next segment differs in its link or IP header, can never be merged (`Candidate::alone`),
-    /// or is a fragment.
+    /// is a fragment, or has IPv6 extension headers.
     Header,
     /// The last merged segment was shorter than the first, or the next one is longer or has no
     /// payload.
@@ -146,7 +147,7 @@ impl Gro {
             Outcome::MergedFree => cx.count(Counter::GroMergedFree, 1),
             Outcome::Held => cx.count(Counter::GroHeld, 1),
             Outcome::Normal(packet) => self.normal_list.normal(cx, mode, packet),
-            Outcome::Fragment(packet, addresses) => {
+            Outcome::NormalAfter(packet, addresses) => {
                 self.table.flush_between(cx, mode, &mut self.normal_list, addresses);
                 self.normal_list.normal(cx, mode, packet);
             }

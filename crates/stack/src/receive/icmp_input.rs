@@ -380,19 +380,16 @@ fn report_datagram<const V4: bool>(
         SocketKind::Ping => usize::from(quote.total_len).saturating_sub(ip::fixed_len::<V4>()),
     };
     let is_ours = len >= UDP_HEADER_LEN && src_port != 0 && net.is_local(rx.cx, quote.src);
-    let mut mtu = 0;
-    if let IcmpMessage::PacketTooBig { mtu: reported } = message {
-        mtu = match reported {
-            0 if V4 => plateau_below(u32::from(quote.total_len)),
-            reported => reported,
-        };
-        // RFC 5927 §7.2: an error that reports an MTU not smaller than the packet is forged.
-        // RFC 8201 §4: every IPv6 link carries 1,280 bytes.
-        let is_forged = len + ip::fixed_len::<V4>() <= mtu as usize || (!V4 && mtu < MTU_MIN_V6);
-        if is_forged || (V4 && rx.cx.sysctls().ip_no_pmtu_disc == 2) {
-            return refuse_report::<V4>(rx.cx, kind, packet);
+    let mtu = match message {
+        IcmpMessage::PacketTooBig { mtu: reported } => {
+            let mtu = accepted_mtu::<V4>(rx.cx, reported, quote, len);
+            if mtu.is_none() {
+                return refuse_report::<V4>(rx.cx, kind, packet);
+            }
+            mtu
         }
-    }
+        _ => None,
+    };
     let (kind_of_message, code) = (packet.linear()[0], packet.linear()[1]);
     let origin = match V4 {
         true => ErrorOrigin::Icmp { kind: kind_of_message, code },
@@ -402,14 +399,16 @@ fn report_datagram<const V4: bool>(
     let error = found.filter(|_| is_ours).map(|(errno, permanent)| QueuedError {
         errno,
         origin,
-        mtu,
+        mtu: mtu.unwrap_or_default(),
         offender: Some(offender),
         destination: tuple.remote,
         permanent,
     });
     let known = error.and_then(|error| {
         let found = net.report_datagram(rx.cx, kind, hash, &tuple, error, rcu);
-        if found.is_some() && mtu != 0 {
+        if found.is_some()
+            && let Some(mtu) = mtu
+        {
             learn_path_mtu(rx, &tuple, mtu);
         }
         found
@@ -419,6 +418,28 @@ fn report_datagram<const V4: bool>(
     }
     rx.cx.pool.free(packet);
     Verdict::Consumed
+}
+
+/// Returns the path MTU that a report about a datagram sets; 0 means its minimum. `len` is the
+/// length of the quoted datagram without the IP header. Returns `None` if the report is forged, or
+/// if `ip_no_pmtu_disc` ignores it (Linux: `icmp_unreach`).
+fn accepted_mtu<const V4: bool>(cx: &Cx, reported: u32, quote: &Quote, len: usize) -> Option<u32> {
+    let reported = match reported {
+        0 if V4 => plateau_below(u32::from(quote.total_len)),
+        reported => reported,
+    };
+    // RFC 5927 §7.2: an error that reports an MTU not smaller than the packet is forged.
+    // RFC 8201 §4: every IPv6 link carries 1,280 bytes.
+    let is_forged =
+        len + ip::fixed_len::<V4>() <= reported as usize || (!V4 && reported < MTU_MIN_V6);
+    match cx.sysctls().ip_no_pmtu_disc {
+        _ if is_forged => None,
+        // As for TCP, the reported MTU is not trusted.
+        1 if V4 => Some(0),
+        // With 3, only TCP takes reports: a datagram has no sequence number to validate them by.
+        2 | 3 if V4 => None,
+        _ => Some(reported),
+    }
 }
 
 /// Drops an error that is not plausible, not wanted or has no socket. As in Linux, an error about

@@ -78,7 +78,7 @@ const DEFERRED_TSQ: u8 = 1 << 3;
 
 /// Memory must be reclaimed (`Tcb::reclaim_memory`). If no other bit is set, `settle` runs only if
 /// data was dropped.
-const DEFERRED_TRIM: u8 = 1 << 4;
+pub(super) const DEFERRED_TRIM: u8 = 1 << 4;
 
 /// Headroom of the backlog, added to the limit that follows from the socket's buffers. Linux:
 /// `tcp_add_backlog` adds 64 KB, because only the owner can prune the queues of the socket.

@@ -113,10 +113,10 @@ host_rows! {
     /// Forwarding of packets for other hosts. It is always 0, because this stack is a host and not
     /// a router.
     ip_forward: bool = false, Switch 0..=0, Operate, "net.ipv4.ip_forward";
-    /// Mode of path MTU discovery. 0 and 3: it is on; 3 accepts only validated ICMP reports in
-    /// Linux, and here every report is validated. 1: segments leave without DF, and a report lowers
-    /// the path MTU to `route.min_pmtu`. 2: segments leave without DF, and reports are ignored. Set
-    /// 1 or 2 if routers of the path filter ICMP; `tcp_mtu_probing` is the better remedy.
+    /// Mode of path MTU discovery. 0: it is on. 1: packets leave without DF, and a report lowers
+    /// the path MTU to `route.min_pmtu`. 2: packets leave without DF, and reports are ignored. 3:
+    /// it is on, but reports about datagrams are ignored, because only TCP can validate a report.
+    /// Set 1 or 2 if routers of the path filter ICMP; `tcp_mtu_probing` is the better remedy.
     ip_no_pmtu_disc: u8 = 0, Number 0..=3, Operate, "net.ipv4.ip_no_pmtu_disc";
     /// Time after which a path MTU from an ICMP report expires, in seconds (RFC 1191 §6.3). Lower
     /// it if paths change often: the larger MTU is then tried again sooner, at the price of one

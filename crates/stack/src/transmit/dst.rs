@@ -24,8 +24,9 @@
 //!
 //! *packed* is the layout of Linux up to 6.3: the reference count shares its cache line with the
 //! generation and the type. Linux reads these fields for every packet; this stack does so with
-//! `net.quietline.dst_check` at `entry`. By default, sockets compare a copy of the generation, no
-//! packet of a connection reads the tail of the entry, and all layouts cost the same. *padded*
+//! `net.quietline.dst_check` at `entry`. By default, the owner of a socket compares a copy of the
+//! generation. Only softirq context then reads the tail of an entry, namely that of the input entry
+//! of the socket, for each packet that finds its socket by early demux (`RxDst::check`). *padded*
 //! gives the count its own cache lines. *filled* puts rarely read fields next to the count, so that
 //! the isolation costs no memory. The layouts separate fields by 128 bytes instead of Linux's 64,
 //! because prefetchers fetch cache lines in pairs.

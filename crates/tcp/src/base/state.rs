@@ -78,13 +78,6 @@ impl State {
         !matches!(self, Self::Close | Self::Listen | Self::SynSent | Self::SynRecv)
     }
 
-    /// Whether the direction to the peer is open or will be. Before ESTABLISHED only Fast Open
-    /// accepts data.
-    #[must_use]
-    pub const fn may_queue_data(self) -> bool {
-        matches!(self, Self::SynSent | Self::SynRecv | Self::Established | Self::CloseWait)
-    }
-
     /// Whether queued data and our FIN may be sent, or retransmitted after a loss.
     #[must_use]
     pub const fn may_transmit(self) -> bool {
@@ -174,7 +167,7 @@ mod tests {
                 "{state} both receives and is closed"
             );
             if state.counts_as_established() {
-                assert!(state.may_queue_data() && state.may_transmit() && !state.local_closed());
+                assert!(state.may_transmit() && !state.local_closed());
             }
         }
     }

@@ -14,7 +14,7 @@ use core::time::Duration;
 use pkt::Instant;
 
 use crate::{
-    base::counters::Counter,
+    base::{counters::Counter, state::State},
     cx::Cx,
     segment,
     tcb::{Tcb, TcbFlags},
@@ -79,12 +79,13 @@ impl TimeWait {
     /// Copies the state that a connection in TIME-WAIT needs. The caller then ends the control
     /// block with [`Tcb::release_time_wait`] and keeps this object in its place.
     #[must_use]
-    pub fn from_tcb(tcb: &Tcb, now: Instant) -> Self {
+    pub fn from_tcb(tcb: &Tcb) -> Self {
+        debug_assert_eq!(tcb.state, State::TimeWait);
         let window = (tcb.rcv_wnd >> tcb.rcv_wscale).min(u32::from(u16::MAX));
         Self {
             tuple: tcb.tuple,
-            deadline: now + TIME_WAIT_LEN,
-            ack_sent_at: None,
+            deadline: tcb.timers.keep,
+            ack_sent_at: tcb.last_challenge_at,
             snd_nxt: tcb.snd_nxt,
             rcv_nxt: tcb.rcv_nxt,
             ts_recent: tcb.ts_recent,
@@ -94,6 +95,15 @@ impl TimeWait {
             window: u16::try_from(window).unwrap_or(u16::MAX),
             timestamps: tcb.flags.contains(TcbFlags::TIMESTAMPS),
         }
+    }
+
+    /// Copies the state that segments change back to the control block that this object was copied
+    /// from.
+    pub(crate) fn store_in(&self, tcb: &mut Tcb) {
+        tcb.timers.arm_keep(self.deadline);
+        tcb.last_challenge_at = self.ack_sent_at;
+        tcb.ts_recent = self.ts_recent;
+        tcb.ts_recent_at = self.ts_recent_at;
     }
 
     /// Processes a segment with `payload_len` bytes of data. The caller frees the packet; its data

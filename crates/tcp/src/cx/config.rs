@@ -97,10 +97,12 @@ pub struct TcpConfig {
     /// `tcp_early_retrans`: 3 or 4 enables tail loss probes (RFC 8985 §7), a smaller value disables
     /// them.
     pub tcp_early_retrans: u8,
-    /// `tcp_retries1`: retransmissions after which the network layer is asked for another route.
+    /// `tcp_retries1`: R1 of RFC 9293 §3.8.3, after which the network layer is asked for another
+    /// route. As in Linux, R1 and R2 are not counts but the time that so many retransmissions take
+    /// if the RTO starts at its minimum.
     pub tcp_retries1: u8,
-    /// `tcp_retries2`: R2 of RFC 9293 §3.8.3 as a count; 15 means 924.6 s when the RTO
-    /// starts at 200 ms.
+    /// `tcp_retries2`: R2 of RFC 9293 §3.8.3, after which the connection ends; 15 means 924.6 s if
+    /// the minimum of the RTO is 200 ms.
     pub tcp_retries2: u8,
     /// `tcp_syn_retries`: number of SYN retransmissions with a doubled timeout before connect
     /// fails, after those of `tcp_syn_linear_timeouts`; 6 means 131 s.
@@ -114,8 +116,8 @@ pub struct TcpConfig {
     /// `tcp_synack_retries`: number of SYN-ACK retransmissions before the request is dropped; 5
     /// means 63 s.
     pub tcp_synack_retries: u8,
-    /// `tcp_orphan_retries`: number of retries (R2) after the application has closed the socket; 0
-    /// means 8, or none once the RTO has reached its maximum.
+    /// `tcp_orphan_retries`: R2 after the application has closed the socket, a time like
+    /// `tcp_retries2`; 0 means 8, or none once the RTO has reached its maximum.
     pub tcp_orphan_retries: u8,
     /// `tcp_keepalive_time`: idle time before the first probe.
     pub tcp_keepalive_time: Duration,

@@ -86,7 +86,9 @@ pub(super) fn is_repeated_syn(tcb: &mut Tcb, cx: &mut Cx<'_>, segment: &Segment<
         && header.flags.intersection(Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN
         && header.seq == tcb.irs;
     if repeated && tcb.may_answer_invalid(cx) {
-        syn::send_syn(tcb, cx);
+        // The third segment may answer either SYN-ACK.
+        tcb.recovery.on_unsampled_handshake();
+        syn::retransmit_syn(tcb, cx);
     }
     repeated
 }

@@ -78,10 +78,7 @@ fn on_handshake_timeout(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     if tcb.recovery.timeouts() > linear {
         tcb.rtt.on_rto();
     }
-    cx.count(Counter::TcpExtTCPSynRetrans);
-    cx.count(Counter::TcpRetransSegs);
-    tcb.totals.total_retrans += 1;
-    syn::send_syn(tcb, cx);
+    syn::retransmit_syn(tcb, cx);
 }
 
 /// Handles a timeout of data or FIN (RFC 6298 §5.4–5.6).

@@ -30,6 +30,19 @@ use crate::{
 /// Sends the SYN of an active open, or the SYN-ACK of a simultaneous open or of a passive Fast
 /// Open, and arms its retransmission.
 pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    let first = tcb.recovery.timeouts() == 0;
+    transmit(tcb, cx, first);
+}
+
+/// Retransmits the SYN or SYN-ACK, and counts the retransmission.
+pub(crate) fn retransmit_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
+    tcb.totals.total_retrans += 1;
+    cx.count(Counter::TcpExtTCPSynRetrans);
+    cx.count(Counter::TcpRetransSegs);
+    transmit(tcb, cx, false);
+}
+
+fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>, first: bool) {
     timers::arm_rto(tcb, cx);
     let crossed = tcb.state == State::SynRecv;
     let mut options = Options { mss: Some(tcb.mss.advertised()), ..Options::new() };
@@ -57,7 +70,7 @@ pub(crate) fn send_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
         SegmentHeader { seq: tcb.iss, ack, flags, window, options, ..SegmentHeader::default() };
     tcb.last_sent_at = cx.now;
     tcb.ack.on_ack_sent();
-    if tcb.recovery.timeouts() == 0 {
+    if first {
         cx.count(Counter::TcpOutSegs);
     }
     segment::send_packet(tcb, cx, packet, header, (len, u32::MAX));
@@ -88,10 +101,7 @@ pub(crate) fn poll_syn(tcb: &mut Tcb, cx: &mut Cx<'_>) {
             // The SYN was not lost to congestion, but an RTT sample would be ambiguous: either SYN
             // may be answered.
             tcb.recovery.on_unsampled_handshake();
-            tcb.totals.total_retrans += 1;
-            cx.count(Counter::TcpExtTCPSynRetrans);
-            cx.count(Counter::TcpRetransSegs);
-            send_syn(tcb, cx);
+            retransmit_syn(tcb, cx);
         }
         Some(_) if !tcb.send_queue.is_empty() => tcb.release_syn(cx),
         _ => {}

@@ -101,7 +101,8 @@ pub struct TcpInfo {
     pub in_recovery: bool,
     /// Retransmitted segments.
     pub total_retrans: u32,
-    /// Payload bytes that the peer has acknowledged.
+    /// Payload bytes that the peer has acknowledged; an acknowledged FIN counts as one byte, as in
+    /// Linux. Differs from Linux, which counts the SYN of an active open, too.
     pub bytes_acked: u64,
     /// Payload bytes received in order.
     pub bytes_received: u64,

@@ -38,10 +38,15 @@ impl Tcb {
     /// # Errors
     ///
     /// [`RecvError::NoUrgentData`] if there is none, it was already read, or it is read in line;
-    /// [`RecvError::WouldBlock`] if it was announced and has not arrived.
+    /// [`RecvError::NotConnected`] if the connection ended without a FIN of the peer, as in Linux
+    /// even if the byte has arrived; [`RecvError::WouldBlock`] if it was announced and has not
+    /// arrived.
     pub fn recv_oob(&mut self, peek: bool) -> Result<Option<u8>, RecvError> {
         if self.urgent.inline || !self.has_mark() || self.urgent.byte == UrgentByte::Read {
             return Err(RecvError::NoUrgentData);
+        }
+        if self.state == State::Close && !self.flags.contains(TcbFlags::FIN_RECEIVED) {
+            return Err(RecvError::NotConnected);
         }
         if let UrgentByte::Valid(byte) = self.urgent.byte {
             if !peek {

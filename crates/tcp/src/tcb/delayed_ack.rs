@@ -67,8 +67,8 @@ pub(crate) struct DelayedAck {
     rcv_mss: u32,
     delack_min_us: u32,
     delack_max_us: u32,
-    /// Size of the last segment that was smaller than `rcv_mss` but may have been full. If the next
-    /// such segment has the same size, `rcv_mss` is set to that size.
+    /// Size of the last segment with data, if it was smaller than `rcv_mss` but may have been full;
+    /// otherwise 0. If the next segment has the same size, `rcv_mss` is set to that size.
     last_small_bytes: u16,
     pending: Pending,
     /// Number of ACKs still to be sent without delay.
@@ -137,6 +137,7 @@ impl DelayedAck {
     /// are acknowledged as soon as the application has read them (Linux tcp_measure_rcv_mss).
     fn measure_rcv_mss(&mut self, seen: &DataSeen) {
         let len = seen.segment_bytes;
+        let last_small_bytes = core::mem::take(&mut self.last_small_bytes);
         if len >= self.rcv_mss {
             self.rcv_mss = len.min(u32::from(seen.advmss));
             if seen.pushed {
@@ -145,10 +146,12 @@ impl DelayedAck {
             return;
         }
         let full_sized = len >= RCV_MSS_INITIAL || (len >= RCV_MSS_MIN && !seen.pushed);
-        let small = u16::try_from(len).unwrap_or(u16::MAX);
-        if full_sized && core::mem::replace(&mut self.last_small_bytes, small) == small {
-            self.rcv_mss = len;
-            return;
+        if full_sized {
+            self.last_small_bytes = u16::try_from(len).unwrap_or(u16::MAX);
+            if self.last_small_bytes == last_small_bytes {
+                self.rcv_mss = len;
+                return;
+            }
         }
         self.pushed = (self.pushed + 1).min(2);
     }

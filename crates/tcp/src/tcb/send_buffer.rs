@@ -48,9 +48,9 @@ impl Tcb {
             // The limit was already raised for these values.
             return;
         }
-        let cwnd = cwnd.max(self.congestion.initial_window());
-        let overhead = (cwnd / mss).saturating_mul(SEGMENT_OVERHEAD_BYTES);
-        let wanted = cwnd.saturating_add(overhead).saturating_mul(2);
+        let window = cwnd.max(self.congestion.initial_window());
+        let overhead = (window / mss).saturating_mul(SEGMENT_OVERHEAD_BYTES);
+        let wanted = window.saturating_add(overhead).saturating_mul(2);
         let max = cx.config.tcp_wmem.max;
         self.sndbuf = self.sndbuf.max(wanted.min(max));
         // At its upper bound the buffer may be too small to fill the congestion window, which then

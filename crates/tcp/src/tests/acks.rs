@@ -144,6 +144,20 @@ fn every_second_segment_is_acknowledged_after_the_mss_has_shrunk() {
 }
 
 #[test]
+fn equal_small_segments_with_a_full_one_between_them_do_not_shrink_the_mss() {
+    let (mut net, start) = calm(6);
+    let mut offset = 0;
+    for len in [600, 1000, 600, 1000, 600] {
+        give(&mut net, start, offset, len);
+        offset += len;
+        assert_eq!(net.tcb(Side::B).info().rcv_mss, 1000, "after {offset} bytes");
+    }
+    give(&mut net, start, offset, 600);
+    assert_eq!(net.tcb(Side::B).info().rcv_mss, 600, "two in a row");
+    net.finish_clean();
+}
+
+#[test]
 fn the_ack_delay_doubles_up_to_200_ms() {
     let mut net = Net::new(7);
     net.delay = Duration::from_millis(150);

@@ -3,8 +3,10 @@
 
 use core::time::Duration;
 
+use pkt::Verdict;
+
 use super::net::{Net, Side};
-use crate::{Counter, Flags, RecvError, State, TcpError};
+use crate::{Counter, Flags, RecvError, SegmentHeader, State, TIME_WAIT_LEN, TcpError, input};
 
 /// An established connection on which nothing is in flight.
 fn quiet(seed: u64) -> Net {
@@ -124,6 +126,48 @@ fn time_wait_answers_a_retransmitted_fin_and_restarts_its_timer() {
     net.run_for(Duration::from_secs(59));
     assert_eq!(net.state(Side::A), State::TimeWait);
     net.run_for(Duration::from_secs(2));
+    assert_eq!(net.state(Side::A), State::Close);
+    net.finish_clean();
+}
+
+/// The segments arrive before the stack has replaced the connection by a `TimeWait`.
+#[test]
+fn time_wait_keeps_its_deadline_timestamp_and_rate_limit_within_a_batch() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let mut net = quiet(17);
+    net.call(Side::A, |tcb, cx| tcb.close(cx));
+    net.run_for(Duration::from_millis(50));
+    let mut header = net.forge(Side::A);
+    header.flags |= Flags::FIN;
+    let (start, sent_before) = (net.now, net.log.len());
+    net.call(Side::A, |tcb, cx| {
+        let mut arrives = |header: &SegmentHeader, now| {
+            cx.now = now;
+            let packet = cx.pool.alloc().expect("the test has enough packet memory");
+            if let Verdict::Drop(_, packet) = input(tcb, header, packet, cx) {
+                cx.pool.free(packet);
+            }
+            assert_eq!(tcb.state(), State::TimeWait);
+            tcb.next_deadline().expect("TIME-WAIT ends")
+        };
+        assert_eq!(arrives(&header, start), start + TIME_WAIT_LEN);
+        let (value, echo) = header.options.timestamps.expect("both hosts use timestamps");
+        let mut newer = SegmentHeader { seq: header.seq + 1, flags: Flags::ACK, ..header.clone() };
+        newer.options.timestamps = Some((value + 1000, echo));
+        assert_eq!(arrives(&newer, start + SECOND), start + TIME_WAIT_LEN, "nothing was answered");
+        // The retransmitted FIN has an older timestamp now, and is answered once.
+        let restarted = start + SECOND + TIME_WAIT_LEN;
+        assert_eq!(arrives(&header, start + SECOND), restarted);
+        assert_eq!(arrives(&header, start + SECOND), restarted);
+    });
+    assert_eq!(net.count(Side::A, Counter::TcpExtPAWSTimewait), 2);
+    assert_eq!(net.count(Side::A, Counter::TcpExtTCPACKSkippedTimeWait), 1);
+    assert!(net.log.len() > sent_before, "the FIN was not acknowledged");
+    net.lose_in_flight();
+    // The `TimeWait` has taken over the deadline.
+    net.run_for(TIME_WAIT_LEN + SECOND / 2);
+    assert_eq!(net.state(Side::A), State::TimeWait);
+    net.run_for(SECOND);
     assert_eq!(net.state(Side::A), State::Close);
     net.finish_clean();
 }

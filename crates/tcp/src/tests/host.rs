@@ -227,7 +227,7 @@ impl Host {
         });
         let tcb = self.tcb.as_ref().expect("the connection was checked above");
         if tcb.state() == State::TimeWait {
-            self.time_wait = Some(TimeWait::from_tcb(tcb, now));
+            self.time_wait = Some(TimeWait::from_tcb(tcb));
             self.enter(now, |tcb, cx| tcb.release_time_wait(cx));
         }
     }

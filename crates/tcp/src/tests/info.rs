@@ -30,6 +30,18 @@ fn segment_and_byte_counts_match_the_network() {
 }
 
 #[test]
+fn an_acknowledged_fin_counts_as_an_acknowledged_byte() {
+    let mut net = Net::established(23);
+    net.send(Side::A, &[1; 1000]);
+    net.run_for(Duration::from_millis(300));
+    net.call(Side::A, |tcb, cx| tcb.shutdown_write(cx));
+    net.run_for(Duration::from_millis(300));
+    let a = info(&mut net, Side::A);
+    assert_eq!((a.bytes_sent, a.bytes_acked), (1000, 1001));
+    net.finish_clean();
+}
+
+#[test]
 fn a_timeout_and_its_retransmissions_are_counted() {
     let mut net = Net::established(22);
     net.impairment = Impairment { loss: 1000, ..Impairment::default() };

@@ -24,6 +24,30 @@ fn fill(net: &mut Net) -> usize {
 }
 
 #[test]
+fn the_send_buffer_is_computed_once_for_a_window_below_the_initial_one() {
+    let mut net = Net::established(11);
+    net.run_for(Duration::from_millis(100));
+    net.send(Side::A, &[7; 1000]);
+    // A retransmission timeout reduces the congestion window to one segment.
+    for _ in 0..2 {
+        net.lose_in_flight();
+        net.step();
+    }
+    net.call(Side::A, |tcb, cx| {
+        assert!(tcb.congestion.cwnd() < tcb.congestion.initial_window());
+        tcb.grow_sndbuf(cx);
+        // A size that `grow_sndbuf` would raise.
+        tcb.sndbuf = 1;
+        tcb.grow_sndbuf(cx);
+        assert_eq!(tcb.sndbuf, 1, "the size was computed again");
+        tcb.sndbuf_follows = (0, 0);
+        tcb.grow_sndbuf(cx);
+        assert!(tcb.sndbuf > tcb.congestion.initial_window(), "{}", tcb.sndbuf);
+    });
+    net.finish_clean();
+}
+
+#[test]
 fn notsent_lowat_bounds_the_unsent_data() {
     for lowat in [None, Some(20_000)] {
         let mut net = Net::new(1);

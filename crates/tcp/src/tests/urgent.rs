@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::vec::Vec;
 
 use super::net::{Net, Side};
-use crate::{Counter, Flags, Readiness, RecvError, SegmentHeader};
+use crate::{Counter, Flags, Readiness, RecvError, SegmentHeader, State};
 
 /// An established connection on which nothing is in flight.
 fn quiet(seed: u64) -> Net {
@@ -115,6 +115,27 @@ fn an_urgent_byte_alone_does_not_make_the_socket_readable() {
     assert_eq!(read(&mut net), Err(RecvError::WouldBlock));
     assert_eq!(recv_oob(&mut net), Ok(Some(b'!')));
     net.finish_clean();
+}
+
+#[test]
+fn the_urgent_byte_of_an_ended_connection_is_read_only_after_a_fin() {
+    for reset in [true, false] {
+        let mut net = quiet(7);
+        send_oob(&mut net, b"!");
+        net.run_for(Duration::from_millis(100));
+        if reset {
+            net.call(Side::A, |tcb, cx| tcb.abort(cx));
+        } else {
+            net.call(Side::A, |tcb, cx| tcb.shutdown_write(cx));
+            net.run_for(Duration::from_millis(100));
+            net.call(Side::B, |tcb, cx| tcb.shutdown_write(cx));
+        }
+        net.run_for(Duration::from_millis(100));
+        assert_eq!(net.state(Side::B), State::Close);
+        let expected = if reset { Err(RecvError::NotConnected) } else { Ok(Some(b'!')) };
+        assert_eq!(recv_oob(&mut net), expected, "reset: {reset}");
+        net.finish_clean();
+    }
 }
 
 #[test]

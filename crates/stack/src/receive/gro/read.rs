@@ -19,6 +19,7 @@ use crate::{
     cx::Cx,
     header::{
         ethernet::EthernetHeader,
+        extension,
         ip::{self, IpHeader, protocol},
     },
 };
@@ -158,20 +159,27 @@ pub(super) fn read(packet: &mut Packet, network: usize) -> Option<Candidate> {
     }
 }
 
-/// Addresses of a fragment, whose ports may be unknown.
+/// Addresses of a part of a flow whose ports or position in the stream are unknown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Between {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
 }
 
-/// Returns the addresses of a frame that is an IPv4 fragment of a TCP segment. Only the first
-/// fragment has the ports, so the flow of a fragment counts as unknown.
+/// Returns the addresses of a frame that belongs to a TCP flow, although [`read`] does not find its
+/// TCP header: of a fragment, whose position in the stream is unknown, and of which only the first
+/// has the ports, and of an IPv6 packet with extension headers.
 #[cold]
-pub(super) fn fragment(packet: &mut Packet, network: usize) -> Option<Between> {
-    if ether_type(packet, network)? != EtherType::IPV4
-        || !packet.require_linear(network + ip::IPV4_HEADER_LEN)
-    {
+pub(super) fn between(packet: &mut Packet, network: usize) -> Option<Between> {
+    match ether_type(packet, network)? {
+        EtherType::IPV4 => fragment_v4(packet, network),
+        EtherType::IPV6 => extended(packet, network),
+        _ => None,
+    }
+}
+
+fn fragment_v4(packet: &mut Packet, network: usize) -> Option<Between> {
+    if !packet.require_linear(network + ip::IPV4_HEADER_LEN) {
         return None;
     }
     let header_len = ip::claimed_len::<true>(&packet.linear()[network..]).ok()?;
@@ -181,6 +189,26 @@ pub(super) fn fragment(packet: &mut Packet, network: usize) -> Option<Between> {
     let ip = ip::parse_packet::<true>(packet, network).ok()?;
     (ip.protocol == protocol::TCP && ip.fragment.is_fragment())
         .then_some(Between { src: ip.src, dst: ip.dst })
+}
+
+/// The chain of a later fragment ends at its Fragment header, which may name a further extension
+/// header of the original packet. Such a fragment is taken for a part of a TCP segment.
+fn extended(packet: &mut Packet, network: usize) -> Option<Between> {
+    let chain_at = network + ip::IPV6_HEADER_LEN;
+    if !packet.require_linear(chain_at) {
+        return None;
+    }
+    let ip = ip::parse_packet::<false>(packet, network).ok()?;
+    if !extension::is_extension(ip.protocol) {
+        return None;
+    }
+    let end = packet.len().min(chain_at + extension::CHAIN_BYTES_MAX);
+    if !packet.require_linear(end) {
+        return None;
+    }
+    let chain = extension::read(ip.protocol, &packet.linear()[chain_at..end]).ok()?;
+    let is_tcp = chain.protocol == protocol::TCP || extension::is_extension(chain.protocol);
+    is_tcp.then_some(Between { src: ip.src, dst: ip.dst })
 }
 
 fn ether_type(packet: &mut Packet, network: usize) -> Option<EtherType> {

@@ -6,7 +6,7 @@
 //!
 //! Each bucket is ordered by arrival; a flush and a full bucket complete the oldest packet first.
 //! At most one packet of a flow is held, and it leaves before the next segment of the flow is held
-//! or passed on. Only frames whose flow is not recognized can overtake it (see `gro`).
+//! or passed on.
 
 use arrayvec::ArrayVec;
 use pkt::Packet;
@@ -38,9 +38,9 @@ pub(super) enum Outcome {
     Held,
     /// The frame passes unchanged.
     Normal(Packet),
-    /// The frame is a fragment and passes unchanged, after all packets held between these
-    /// addresses.
-    Fragment(Packet, Between),
+    /// The frame is a fragment or has IPv6 extension headers. It passes unchanged, after all
+    /// packets held between these addresses.
+    NormalAfter(Packet, Between),
 }
 
 /// Result of comparing one frame with the last packet: the held packet that last grew or was last
@@ -177,9 +177,9 @@ impl Table {
         }
         match read::read(&mut packet, network) {
             Some(new) => self.receive_segment(cx, &new, mode, packet),
-            None => match read::fragment(&mut packet, network) {
+            None => match read::between(&mut packet, network) {
                 Some(between) => {
-                    Received { completed: None, outcome: Outcome::Fragment(packet, between) }
+                    Received { completed: None, outcome: Outcome::NormalAfter(packet, between) }
                 }
                 None => Received::normal(packet),
             },
@@ -315,8 +315,8 @@ impl Table {
         }
     }
 
-    /// Completes the packets held between these addresses, because a fragment between them is
-    /// passed on, and its flow is unknown.
+    /// Completes the packets held between these addresses, because a frame between them is passed
+    /// on, and its flow is unknown.
     #[cold]
     pub(super) fn flush_between(
         &mut self,

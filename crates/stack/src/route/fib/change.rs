@@ -50,6 +50,10 @@ impl FibBuilder {
     /// match any value. `mtu_locked` and the TCP metrics are not compared. The route to the network
     /// of an address can be deleted; routes of the local table cannot.
     ///
+    /// A route with several next hops is found by all of them (`hops`). As in Linux
+    /// (`fib_nh_match`), `device` alone finds it by its first next hop. Differs from Linux, which
+    /// compares `via` with the first next hop, too: here `via` finds no such route.
+    ///
     /// # Errors
     /// If no route matches.
     pub fn delete(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {

@@ -458,6 +458,17 @@ fn a_route_with_several_next_hops_is_deleted_by_naming_them() {
 }
 
 #[test]
+fn a_device_names_a_route_with_several_next_hops_by_the_first() {
+    let mut builder = sample();
+    builder.route(&two_hops([1, 1])).unwrap();
+    let by_device =
+        |device| RouteSpec { device: Some(DeviceIndex(device)), hops: vec![], ..two_hops([1, 1]) };
+    assert!(builder.delete(&by_device(2)).is_err());
+    builder.delete(&by_device(1)).unwrap();
+    assert_eq!(found(&builder.build(), "8.8.8.8"), None);
+}
+
+#[test]
 fn equal_routes_of_many_prefixes_share_one_allocation() {
     let mut builder = sample();
     for block in 0..=255_u8 {

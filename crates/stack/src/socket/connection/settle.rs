@@ -384,7 +384,7 @@ impl StreamState {
         if !self.hashed {
             return;
         }
-        let wait_state = TimeWait::from_tcb(&self.tcb, cx.now);
+        let wait_state = TimeWait::from_tcb(&self.tcb);
         self.tcb.release_time_wait(&mut cx.tcp());
         if net.time_wait_admit(cx.sysctls().tcp_max_tw_buckets) {
             let FlowName { tuple, hash, .. } = socket.name;

@@ -358,7 +358,7 @@ impl Call<'_> {
         };
         let mut made = made.inspect_err(|errno| {
             if *errno == Errno::ENOBUFS {
-                self.count_refused(cx, v4);
+                self.count_no_memory(cx, v4);
             }
         })?;
         self.state.sent_unpolled += message.payload.len();
@@ -405,7 +405,7 @@ impl Call<'_> {
         let added = batch.open.as_mut().is_some_and(|open| open.add(cx, message.payload, segs));
         if !added {
             self.close_open(cx, path, batch);
-            self.count_refused(cx, v4);
+            self.count_no_memory(cx, v4);
             return Err(Errno::ENOBUFS);
         }
         cx.count(Counter::UdpOutDatagrams.of_version(v4), segs as u64);
@@ -468,6 +468,13 @@ impl Call<'_> {
         if self.socket.kind == SocketKind::Udp {
             cx.count(Counter::UdpSndbufErrors.of_version(v4), 1);
         }
+    }
+
+    /// Counts a message for which there is no packet memory.
+    #[cold]
+    fn count_no_memory(&self, cx: &Cx, v4: bool) {
+        self.count_refused(cx, v4);
+        cx.count(Counter::IpOutDiscards.of_version(v4), 1);
     }
 
     fn dst_to<'p>(

@@ -137,9 +137,11 @@ impl Listener {
     /// Records the time of a cookie. The time is written at most once a second, because all cores
     /// share its cache line.
     fn note_cookie(&self, now: Instant) {
-        let sent = Instant::from_nanos(self.cookie_sent_ns.load(Ordering::Relaxed));
-        if now.checked_duration_since(sent).is_some_and(|age| age >= Duration::from_secs(1)) {
-            self.cookie_sent_ns.store(now.as_nanos(), Ordering::Relaxed);
+        let sent_ns = self.cookie_sent_ns.load(Ordering::Relaxed);
+        let age = now.checked_duration_since(Instant::from_nanos(sent_ns));
+        if sent_ns == 0 || age.is_some_and(|age| age >= Duration::from_secs(1)) {
+            // A clock may begin at 0, which means that no cookie was sent.
+            self.cookie_sent_ns.store(now.as_nanos().max(1), Ordering::Relaxed);
         }
     }
 
@@ -212,4 +214,37 @@ enum Answer {
     Request,
     /// A SYN cookie, which holds the whole state.
     Cookie,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::{
+        cx::Memory,
+        host::{Host, config::HostConfig},
+        socket::{ConnectOptions, Connection, ListenOptions},
+    };
+
+    #[test]
+    fn a_cookie_sent_in_the_first_second_of_the_clock_is_accepted() {
+        let memory = Memory::new(1 << 24);
+        let config = HostConfig { cores: 1, ..HostConfig::replay(7) };
+        let host = Host::new(&memory, config).unwrap();
+        host.set_sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
+        let mut cx = Cx::replay(&memory, 7);
+        assert_eq!(cx.now, Instant::ZERO);
+        let at: SocketAddr = "127.0.0.1:80".parse().unwrap();
+        let options = ListenOptions::default().backlog(8);
+        let listener = Listener::listen_with(&host, &mut cx, at, &options).unwrap();
+        let _client =
+            Connection::connect_with(&host, &mut cx, at, &ConnectOptions::default()).unwrap();
+        for _ in 0..8 {
+            let _ = host.poll(&mut cx);
+        }
+        assert_eq!(cx.counters().tcp.value(TcpCounter::TcpExtSyncookiesSent), 1);
+        assert!(listener.accept().is_ok(), "the returned cookie was refused");
+        host.shut_down(&mut cx);
+    }
 }

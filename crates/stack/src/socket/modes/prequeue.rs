@@ -29,7 +29,7 @@ use tcp::{SegmentHeader, wire::header::HEADER_BYTES_MIN};
 use crate::{
     base::{counters::Counter, ids::DeviceIndex},
     cx::Cx,
-    socket::connection::{Connection, DEFERRED_FLUSH, StreamState, parse},
+    socket::connection::{Connection, DEFERRED_FLUSH, DEFERRED_TRIM, StreamState, parse},
     socket::{net::Net, rx::Rx},
     sysctl::modes::RxContext,
     transmit::packet_dst::{PacketDst, leave_rcu},
@@ -51,8 +51,8 @@ pub(crate) struct Prequeue {
     packets: PacketList,
     /// Sum of `truesize` (Linux: `ucopy.memory`).
     memory: u32,
-    /// Whether softirq context has processed a packet itself, so that ACKs or notifications are
-    /// pending.
+    /// Whether softirq context has processed a packet itself since the last `settle`, so that ACKs
+    /// or notifications are pending.
     touched: bool,
     /// Number of readers installed so far.
     installed: u64,
@@ -161,9 +161,10 @@ impl StreamState {
             // The whole batch was queued for the reader, which will transmit and notify.
             Work::Deferred(DEFERRED_FLUSH)
                 if !self.prequeue.is_empty() && !self.prequeue.touched => {}
-            deferred @ Work::Deferred(_) => {
-                self.prequeue.touched = false;
-                self.work(socket, net, cx, deferred);
+            Work::Deferred(bits) => {
+                // All other work settles, but DEFERRED_TRIM alone usually does not.
+                self.prequeue.touched &= bits == DEFERRED_TRIM;
+                self.work(socket, net, cx, Work::Deferred(bits));
             }
         }
     }

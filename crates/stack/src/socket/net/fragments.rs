@@ -496,7 +496,8 @@ fn part_len(place: &Place, packet: &Packet) -> u32 {
 
 /// Returns the ECN field of a datagram whose fragments had these fields: CE if one of them had it,
 /// otherwise ECT(0) if one had it, otherwise ECT(1) or Not-ECT. `None` if some fragments were
-/// capable of ECN and others were not (RFC 3168 §5.3; Linux: `ip_frag_ecn_table`).
+/// capable of ECN and others were not (RFC 3168 §5.3; Linux: `ip_frag_ecn_table`). Differs from
+/// Linux for a mix of ECT(0) and ECT(1), where Linux keeps the field of the first fragment.
 fn joint_ecn(ecns: u8) -> Option<Ecn> {
     let has = |ecn: Ecn| ecns & (1 << ecn.bits()) != 0;
     let capable = [Ecn::Ect0, Ecn::Ect1, Ecn::Ce].into_iter().any(has);

@@ -418,7 +418,8 @@ pub(super) fn show_mtu_discover_v6(discover: Option<MtuDiscover>) -> OptionValue
     OptionValue::Int(discover.unwrap_or(MtuDiscover::Want) as i32)
 }
 
-/// Returns the value of `IPV6_AUTOFLOWLABEL`. For `None` that is the mode of `auto_flowlabels`.
+/// Returns the value of `IPV6_AUTOFLOWLABEL`. For `None` that is the mode of `auto_flowlabels`. As
+/// in Linux, a value that was set is returned even if `auto_flowlabels` (0 or 3) overrides it.
 pub(super) fn show_flow_label(label: Option<bool>, sysctls: &Sysctls) -> OptionValue {
     label.unwrap_or(matches!(sysctls.ip6_auto_flowlabels, 1 | 3)).into()
 }

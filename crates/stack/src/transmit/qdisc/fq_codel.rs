@@ -215,19 +215,39 @@ mod tests {
     }
 
     /// Sends two packets per millisecond over a link of one packet per millisecond, for four
-    /// seconds. Returns the waiting time of the last packet.
-    fn overload(bench: &mut Bench, ect: bool) -> Duration {
+    /// seconds.
+    fn overload(bench: &mut Bench, ect: bool) {
         let mut number = 0;
-        let mut last_wait = Duration::ZERO;
         for _ in 0..4000 {
             for _ in 0..2 {
                 number += 1;
                 bench.enqueue(Spec { number, flow: 1, bytes: 1000, ect, ..Spec::default() });
             }
-            last_wait = bench.dequeue_waited().unwrap_or_default();
+            assert!(bench.dequeue().is_some());
             bench.advance(Duration::from_millis(1));
         }
-        last_wait
+    }
+
+    /// A burst leaves a queue that the following packets, which arrive as fast as the link sends
+    /// them, would keep forever.
+    #[test]
+    fn codel_shortens_a_standing_queue_to_its_target() {
+        let config = FqCodelConfig::default();
+        let target = config.target;
+        let mut bench = fq_codel(config);
+        let arrives = |bench: &mut Bench, number| {
+            bench.enqueue(Spec { number, flow: 1, bytes: 1000, ..Spec::default() });
+        };
+        (0..50).for_each(|number| arrives(&mut bench, number));
+        let mut waits = Vec::new();
+        for number in 50..3050 {
+            arrives(&mut bench, number);
+            waits.push(bench.dequeue_waited().expect("the queue is not empty"));
+            bench.advance(Duration::from_millis(1));
+        }
+        assert_eq!(waits.iter().max(), Some(&Duration::from_millis(50)));
+        assert!(waits[2900..].iter().all(|wait| *wait <= target), "{:?}", &waits[2900..]);
+        bench.finish();
     }
 
     #[test]

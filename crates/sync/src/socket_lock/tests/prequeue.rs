@@ -1,7 +1,7 @@
 //! The lock, its backlog and a prequeue together: a reader sleeps while softirq context queues for
 //! it, and a second owner finds both queues. The types are those of the product ([`Conditions`],
 //! [`NewlyReady`], [`SocketLock::pass`], [`EventCount::notify_all_behind`]). The tests repeat the
-//! steps of `stack::socket` without packets: `prequeue::enqueue`, `softirq::bring`,
+//! steps of `stack::socket` without packets: `StreamState::enqueue`, `Connection::flush`,
 //! `backlog::release`, and the wait of `quietline::stream`.
 //!
 //! Softirq context queues a batch packet by packet, and wakes the reader at the end of the batch,
@@ -109,8 +109,8 @@ impl Socket {
         }
     }
 
-    /// Last work of an owner before the lock is free (`backlog::work_late`).
-    fn work_late(&self, waited: &mut Waited, work: Work<Item>) {
+    /// Last work of an owner before the lock is free (`backlog::process_late`).
+    fn process_late(&self, waited: &mut Waited, work: Work<Item>) {
         match work {
             Work::Item(item) => {
                 // Older items are processed first.
@@ -168,7 +168,7 @@ impl Socket {
         let takes = self.protocol != Protocol::OwnerTakesNoBits;
         let mut newly_ready = if takes { owned.newly_ready.take() } else { 0 };
         owned.release(|waited, work| {
-            self.work_late(waited, work);
+            self.process_late(waited, work);
             if takes {
                 newly_ready |= waited.newly_ready.take();
             }

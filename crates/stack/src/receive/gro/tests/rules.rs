@@ -222,6 +222,54 @@ fn a_fragment_completes_all_packets_held_between_its_addresses() {
     }
 }
 
+/// GRO1: the flow of an IPv6 packet with extension headers is not determined, so it completes all
+/// packets held between its addresses.
+#[test]
+fn extension_headers_and_ipv6_fragments_complete_the_packets_held_between_their_addresses() {
+    const FRAGMENT: u8 = protocol::FRAGMENT;
+    const OPTIONS: u8 = protocol::DESTINATION_OPTIONS;
+    let pad_n = [1, 4, 0, 0, 0, 0];
+    // Number of the first header, Next Header and the other bytes of that header, whether it is
+    // a part of a TCP flow.
+    let cases: [(u8, u8, [u8; 6], bool); 9] = [
+        (protocol::HOP_BY_HOP, protocol::TCP, pad_n, true),
+        (OPTIONS, protocol::TCP, pad_n, true),
+        (protocol::ROUTING, protocol::TCP, [0; 6], true),
+        // The first fragment, a later one, an atomic one, and one of a packet with options.
+        (FRAGMENT, protocol::TCP, [0, 1, 0, 0, 0, 9], true),
+        (FRAGMENT, protocol::TCP, [0, 8, 0, 0, 0, 9], true),
+        (FRAGMENT, protocol::TCP, [0, 0, 0, 0, 0, 9], true),
+        (FRAGMENT, OPTIONS, [0, 8, 0, 0, 0, 9], true),
+        (OPTIONS, protocol::UDP, pad_n, false),
+        // IP input refuses this chain: a segment is left.
+        (protocol::ROUTING, protocol::TCP, [0, 1, 0, 0, 0, 0], false),
+    ];
+    for (first, next, rest, is_tcp) in cases {
+        let frame = |port, seq| Frame { v4: false, ..Frame::new(port, seq, 100) };
+        let mut bench = Bench::new(GroExit::UnifiedListSegments);
+        for port in [1, 2] {
+            bench.receive(&frame(port, 0));
+            bench.receive(&frame(port, 100));
+        }
+        let mut bytes = frame(1, 200).bytes();
+        let chain_at = LINK + IPV6_HEADER_LEN;
+        let payload_len = u16::try_from(bytes.len() - chain_at + 8).unwrap();
+        bytes[LINK + 4..LINK + 6].copy_from_slice(&payload_len.to_be_bytes());
+        bytes[LINK + 6] = first;
+        let header: Vec<u8> = [next, 0].into_iter().chain(rest).collect();
+        bytes.splice(chain_at..chain_at, header);
+        bench.receive_bytes(&bytes);
+        let case = format!("header {first}, then {next}, {rest:?}");
+        let completed = if is_tcp { 2 } else { 0 };
+        assert_eq!(bench.gro.table.len(), 2 - completed, "{case}");
+        assert_eq!(bench.count(Counter::GroFlushHeader), completed as u64, "{case}");
+        bench.complete();
+        let place = bench.up.iter().position(|packet| packet.len() == bytes.len());
+        assert_eq!(place, Some(completed), "{case}");
+        assert_eq!(bench.up[completed].to_vec(), bytes, "{case}");
+    }
+}
+
 /// Corrects the IP header checksum. The TCP checksum of a fragment is not verified.
 fn fix_ip_checksum(bytes: &mut [u8]) {
     bytes[LINK + 10..LINK + 12].fill(0);
