@@ -50,7 +50,7 @@ pub fn output(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 /// separate function, so that the fast path needs only a small stack frame.
 #[inline(never)]
 fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
-    if tcb.flags.contains(TcbFlags::WRITE_SUPPRESSED) && !memory::suppresses_send(tcb, cx) {
+    if tcb.flags.contains(TcbFlags::WRITE_SUPPRESSED) && memory::send_grant(tcb, cx) > 0 {
         tcb.flags -= TcbFlags::WRITE_SUPPRESSED;
     }
     // A segment that must wait for its departure time arms the pacing timer again.

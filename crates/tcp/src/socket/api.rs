@@ -158,11 +158,12 @@ impl Tcb {
         if room == 0 {
             return Err(SendError::WouldBlock);
         }
-        if memory::suppresses_send(self, cx) {
+        let granted = memory::send_grant(self, cx);
+        if granted == 0 {
             self.flags |= TcbFlags::WRITE_SUPPRESSED;
             return Err(SendError::WouldBlock);
         }
-        let piece = bytes.split(bytes.byte_len().min(room as usize)).0;
+        let piece = bytes.split(bytes.byte_len().min(room.min(granted) as usize)).0;
         let (pool, _, cache_cx) = CacheCx::split(cx);
         let cache = &mut self.packet_cache;
         let sizes = (goal, self.mss.summed_piece());

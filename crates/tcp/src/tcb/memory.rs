@@ -43,15 +43,20 @@ impl Tcb {
     }
 }
 
-/// Returns whether the send queue is denied more memory. If so, reduces the send buffer to half of
-/// the queued memory, so that the socket is writable again after the peer has acknowledged a part.
-pub(crate) fn suppresses_send(tcb: &mut Tcb, cx: &Cx<'_>) -> bool {
-    let queued = tcb.send_queue.wmem_queued();
-    if !cx.memory.suppresses(tcb.memory_bytes()) || queued < cx.config.tcp_wmem.min {
-        return false;
+/// Returns the number of bytes that may be added to the send queue: `u32::MAX` unless memory is
+/// scarce, and then the rest of `tcp_wmem[0]`. If the result is 0, reduces the send buffer to half
+/// of the queued memory, so that the socket is writable again after the peer has acknowledged a
+/// part.
+pub(crate) fn send_grant(tcb: &mut Tcb, cx: &Cx<'_>) -> u32 {
+    if !cx.memory.suppresses(tcb.memory_bytes()) {
+        return u32::MAX;
     }
-    tcb.moderate_sndbuf(queued / 2, SNDBUF_MIN);
-    true
+    let queued = tcb.send_queue.wmem_queued();
+    let granted = cx.config.tcp_wmem.min.saturating_sub(queued);
+    if granted == 0 {
+        tcb.moderate_sndbuf(queued / 2, SNDBUF_MIN);
+    }
+    granted
 }
 
 /// Returns whether the receive queues are denied more memory.
