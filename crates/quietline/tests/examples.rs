@@ -181,13 +181,13 @@ fn directory() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples"))
 }
 
-/// Checks that every file in examples/ is in [`EXAMPLES`] and has at most 120 lines.
+/// Checks that every file in examples/ is in [`EXAMPLES`] and has at most 150 lines.
 fn all_examples_are_listed() -> Result<(), String> {
     let mut files = BTreeSet::new();
     for entry in fs::read_dir(directory()).map_err(|error| error.to_string())? {
         let path = entry.map_err(|error| error.to_string())?.path();
         let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
-        if text.lines().count() > 120 {
+        if text.lines().count() > 150 {
             return Err(format!("{}: {} lines", path.display(), text.lines().count()));
         }
         files.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
