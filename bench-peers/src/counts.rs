@@ -19,6 +19,8 @@ use crate::report::{self, Arm, Workload};
 use crate::rr::Mode;
 use crate::rr_ends::{self, Ends};
 use crate::smoltcp_memory;
+use crate::udp::{self, Mode as Calls};
+use crate::udp_ends;
 use crate::{quietline_memory, smoltcp_memory::Setup};
 
 /// glibc settings that make it copy with vector instructions at every length, because valgrind
@@ -69,6 +71,12 @@ pub enum Work {
     Checksums,
     /// 64 KB of payload in superframes.
     Superframes,
+    /// Datagrams of 64 bytes, each with its own calls.
+    Datagrams,
+    /// Datagrams of 64 bytes in batches of 32.
+    DatagramBatches,
+    /// Datagrams of 64 bytes, 32 cut from one buffer.
+    DatagramSegments,
 }
 
 impl Work {
@@ -79,15 +87,31 @@ impl Work {
             Self::Segments => ("1448 bytes, MTU 1500", 10_000),
             Self::Checksums => ("1448 bytes, MTU 1500, checksums", 10_000),
             Self::Superframes => ("64 KB by superframes", 2_000),
+            Self::Datagrams => ("64-byte datagram", 3_200),
+            Self::DatagramBatches => ("64-byte datagram, batches of 32", 3_200),
+            Self::DatagramSegments => ("64-byte datagram, UDP_SEGMENT of 32", 3_200),
+        }
+    }
+
+    /// Returns the calls of a work of datagrams.
+    fn calls(self) -> Option<Calls> {
+        match self {
+            Self::Datagrams => Some(Calls::One),
+            Self::DatagramBatches => Some(Calls::Batch),
+            Self::DatagramSegments => Some(Calls::Segments),
+            Self::Rr | Self::Segments | Self::Checksums | Self::Superframes => None,
         }
     }
 }
 
 /// Runs the benchmark.
 pub fn run(args: &CountsArgs) -> Result<()> {
-    let works = [Work::Rr, Work::Segments, Work::Checksums, Work::Superframes];
     let mut workloads = Vec::new();
-    for work in works.into_iter().filter(|work| args.work.is_none_or(|only| only == *work)) {
+    for work in Work::value_variants()
+        .iter()
+        .copied()
+        .filter(|work| args.work.is_none_or(|only| only == *work))
+    {
         let (name, count) = work.describe();
         let mut arms = Vec::new();
         for (stack, arm) in [(Stack::Smoltcp, "smoltcp"), (Stack::Quietline, "quietline")] {
@@ -130,6 +154,13 @@ fn instructions(stack: Stack, work: Work, count: u64) -> Result<u64> {
 
 /// Does a fixed amount of work on one thread.
 pub fn steady(args: &SteadyArgs) -> Result<()> {
+    if let Some(calls) = args.work.calls() {
+        let mut ends = match args.stack {
+            Stack::Smoltcp => udp_ends::smoltcp(calls, false)?,
+            Stack::Quietline => udp_ends::quietline(calls, false)?,
+        };
+        return udp::pass(&mut ends, calls, usize::try_from(args.count)?);
+    }
     let bytes = args.count * if args.work == Work::Superframes { 64 << 10 } else { 1448 };
     let checksums = args.work == Work::Checksums;
     match (args.stack, args.work) {

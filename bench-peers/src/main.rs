@@ -4,9 +4,10 @@
 //! with a growing number of idle sockets. `rr` measures the cost of a round trip of one byte,
 //! `bulk` compares a stream with the cost of its copies alone, and `counts` counts the instructions
 //! of these workloads. `tap` runs each stack on a tap in a network namespace and transfers bytes to
-//! and from the kernel; `bound` does the same and compares with a program that has no stack.
+//! and from the kernel; `bound` does the same and compares with a program that has no stack. `udp`
+//! counts datagrams in memory and over a tap.
 //!
-//! This crate is outside the product's workspace, and no crate depends on it.
+//! No crate depends on this one.
 //!
 //! Not here: tuning of smoltcp beyond the suggestions of its documentation (1 MiB buffers, no
 //! delayed ACK, release build).
@@ -26,6 +27,9 @@ mod smoltcp_host;
 mod smoltcp_memory;
 mod smoltcp_tap;
 mod tap;
+mod udp;
+mod udp_ends;
+mod udp_kernel;
 
 use std::process::ExitCode;
 
@@ -52,6 +56,9 @@ enum Command {
     /// The kernel through a tap with vnet_hdr, compared with a program that has no stack. Needs
     /// root.
     Bound(bound::BoundArgs),
+    /// 64-byte datagrams: in memory compared with smoltcp, and as root over a tap compared with the
+    /// kernel's sockets.
+    Udp(udp::UdpArgs),
     /// Instructions per packet and per round trip, counted with valgrind.
     Counts(counts::CountsArgs),
     /// A fixed amount of work on one thread, run by `counts`.
@@ -60,6 +67,9 @@ enum Command {
     /// The program without a stack, started by `bound`.
     #[command(hide = true)]
     BoundServe(bound_tcp::ServeArgs),
+    /// An echo server for datagrams, started by `udp`.
+    #[command(hide = true)]
+    UdpServe(udp::ServeArgs),
     /// One smoltcp server on an existing tap, started by `tap`.
     #[command(hide = true)]
     SmoltcpServe(smoltcp_tap::ServeArgs),
@@ -93,6 +103,8 @@ fn main() -> ExitCode {
         Command::Rr(args) => rr::run(&args),
         Command::Bulk(args) => bulk::run(&args),
         Command::Bound(args) => bound::run(&args),
+        Command::Udp(args) => udp::run(&args),
+        Command::UdpServe(args) => udp::serve(&args),
         Command::Counts(args) => counts::run(&args),
         Command::Steady(args) => counts::steady(&args),
         Command::BoundServe(args) => bound_tcp::serve(&args),

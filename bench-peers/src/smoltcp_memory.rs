@@ -62,10 +62,19 @@ type Shared = Rc<RefCell<Queue>>;
 
 /// One end of the link.
 #[derive(Debug)]
-struct End {
+pub struct End {
     rx: Shared,
     tx: Shared,
     setup: Setup,
+}
+
+impl End {
+    /// Creates both ends of a link.
+    pub fn pair(setup: Setup) -> [Self; 2] {
+        let (there, back) = (Shared::default(), Shared::default());
+        let near = Self { rx: Rc::clone(&there), tx: Rc::clone(&back), setup };
+        [near, Self { rx: back, tx: there, setup }]
+    }
 }
 
 impl Device for End {
@@ -95,7 +104,9 @@ impl Device for End {
     }
 }
 
-struct RxToken {
+/// A received frame.
+#[derive(Debug)]
+pub struct RxToken {
     frame: Vec<u8>,
     queue: Shared,
 }
@@ -108,7 +119,9 @@ impl Receive for RxToken {
     }
 }
 
-struct TxToken(Shared);
+/// Room for a frame.
+#[derive(Debug)]
+pub struct TxToken(Shared);
 
 impl Transmit for TxToken {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, fill: F) -> R {
@@ -132,9 +145,7 @@ pub struct Pair {
 impl Pair {
     /// Connects the two hosts.
     pub fn connect(setup: Setup) -> Result<Self> {
-        let (there, back) = (Shared::default(), Shared::default());
-        let mut server_end = End { rx: Rc::clone(&there), tx: Rc::clone(&back), setup };
-        let mut client_end = End { rx: back, tx: there, setup };
+        let [mut server_end, mut client_end] = End::pair(setup);
         let epoch = Clock::now();
         let mut server = Host::new(&mut server_end, SERVER, 24, epoch);
         let mut client = Host::new(&mut client_end, CLIENT, 24, epoch);

@@ -98,9 +98,27 @@ const LAYERS: &[Layer] = &[
         inner: &["quietline-posix", "quietline-stack", "quietline-pkt"],
         outer: Some(&["arrayvec", "ipnet", "libc", "rustix"]),
     },
+    // The C interface: socket calls of `posix` over stacks of `quietline`, and host files.
+    Layer {
+        package: "quietline-capi",
+        inner: &[
+            "quietline",
+            "quietline-config",
+            "quietline-posix",
+            "quietline-stack",
+            "quietline-sync",
+        ],
+        outer: Some(&["libc"]),
+    },
     // Tests use the sockets of a stack, and one runs an experiment of the lab.
     Layer { package: "netns-tests", inner: &["quietline", "quietline-lab"], outer: None },
     Layer { package: "instructions", inner: &["quietline"], outer: Some(&[]) },
+    // Other stacks, which no crate of the product may use.
+    Layer {
+        package: "bench-peers",
+        inner: &["netns-tests", "quietline", "quietline-pkt"],
+        outer: None,
+    },
     Layer { package: "xtask", inner: &[], outer: None },
 ];
 

@@ -9,6 +9,7 @@
 mod failures;
 mod findings;
 mod fuzz;
+mod kernel_tests;
 mod layers;
 mod matrix;
 mod module_order;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use self::progress::Progress;
+use crate::kernel_tests::KernelTests;
 use crate::sanitize;
 use crate::source::root;
 use crate::steps::{self, Outcome, Tally, cargo};
@@ -68,6 +69,7 @@ pub(crate) fn netns_in_modes() -> Result<Outcome> {
     if let Some(outcome) = prepare_netns()? {
         return Ok(outcome);
     }
+    let tests = KernelTests::build()?;
     let mut sum = Sum::default();
     let commit = std::env::var(COMMIT).map_or_else(|_| steps::commit(), Ok)?;
     let values = rows("each")?;
@@ -83,10 +85,10 @@ pub(crate) fn netns_in_modes() -> Result<Outcome> {
         commit.trim()
     );
     let row = &values[value];
-    sum.run(&format!("value row {value}, the data path"), row, || netns(row, &DATA_PATH));
+    sum.run(&format!("value row {value}, the data path"), row, || netns(&tests, row, &DATA_PATH));
     for number in numbers {
         let row = &pairs[number];
-        sum.run(&format!("row {number}, the quickest"), row, || netns(row, &SHORT));
+        sum.run(&format!("row {number}, the quickest"), row, || netns(&tests, row, &SHORT));
     }
     Ok(sum.outcome())
 }
@@ -117,6 +119,7 @@ pub(crate) fn everything() -> Result<Outcome> {
     };
     let no_kernel = prepare_netns()?;
     let values = if no_kernel.is_none() { rows("each")? } else { Vec::new() };
+    let tests = if no_kernel.is_none() { Some(KernelTests::build()?) } else { None };
     let suites = if no_kernel.is_none() { 2 } else { 1 };
     let head = format!("{}, {seeds} seeds", steps::commit()?.trim());
     let progress = Progress::resume(
@@ -129,13 +132,14 @@ pub(crate) fn everything() -> Result<Outcome> {
         let row = &pairs[number];
         println!("\n== row {number} of {}: {VARIABLE}={row}", pairs.len());
         sum.run(&format!("row {number}, simulator"), row, || simulated(row, &seeds));
-        if no_kernel.is_none() {
-            sum.run(&format!("row {number}, kernel"), row, || netns(row, &DATA_PATH));
+        if let Some(tests) = &tests {
+            sum.run(&format!("row {number}, kernel"), row, || netns(tests, row, &DATA_PATH));
         }
     }
     for (number, row) in values.iter().enumerate() {
+        let Some(tests) = &tests else { break };
         println!("\n== value row {number} of {}: {VARIABLE}={row}", values.len());
-        sum.run(&format!("value row {number}, kernel"), row, || netns(row, &[]));
+        sum.run(&format!("value row {number}, kernel"), row, || netns(tests, row, &[]));
     }
     sum.run("relay of 10 GB", "", relay);
     if let Some(outcome) = no_kernel {
@@ -179,15 +183,9 @@ fn relay() -> Result<Outcome> {
     steps::run_tests_within(LIMIT, command.env("QUIETLINE_RELAY_BYTES", "10000000000"))
 }
 
-/// Runs the tests against the kernel in this mode: these binaries, or all.
-fn netns(row: &str, binaries: &[&str]) -> Result<Outcome> {
-    let mut command = cargo();
-    command.args(["test", "-p", "netns-tests", "--no-fail-fast"]);
-    for binary in binaries {
-        command.args(["--test", binary]);
-    }
-    command.args(["--", "--test-threads=1", "--nocapture"]);
-    steps::run_tests_within(LIMIT, command.env("QUIETLINE_BIN", binary()).env(VARIABLE, row))
+/// Runs the tests against the kernel in this mode: these programs, or all.
+fn netns(tests: &KernelTests, row: &str, names: &[&str]) -> Result<Outcome> {
+    tests.run(names, LIMIT, &[("QUIETLINE_BIN", binary().as_os_str()), (VARIABLE, row.as_ref())])
 }
 
 /// Returns combinations of modes, in the format of the variable. The first is the default.

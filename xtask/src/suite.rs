@@ -7,10 +7,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
 use crate::fuzz;
+use crate::kernel_tests::KernelTests;
 use crate::matrix;
 use crate::perf;
 use crate::source::root;
@@ -93,12 +95,9 @@ fn netns() -> Result<Outcome> {
     if let Some(outcome) = prepare_netns()? {
         return Ok(outcome);
     }
+    let tests = KernelTests::build()?;
     fuzz::build_behind()?;
-    // One test at a time, because each needs both cores. Uncaptured, so that a test that skips
-    // itself prints the reason.
-    let tests = ["test", "-p", "netns-tests", "--no-fail-fast"];
-    let one_by_one = ["--", "--test-threads=1", "--nocapture"];
-    steps::run_tests(cargo().args(tests).args(one_by_one).env("QUIETLINE_BIN", binary()))
+    tests.run(&[], Duration::MAX, &[("QUIETLINE_BIN", binary().as_os_str())])
 }
 
 /// Builds the program for the tests against the kernel. Returns an outcome if they cannot run.

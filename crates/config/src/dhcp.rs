@@ -5,7 +5,10 @@
 //! `message` reads and writes messages by crate `dhcproto`. [`Service`] is one thread that runs the
 //! clients of a stack over a UDP socket and changes the addresses and routes of the stack.
 //!
-//! Not here: DHCPv6, a server, leases stored in files (INIT-REBOOT of RFC 2131 §3.2).
+//! A lease is remembered while its link is down, and requested again when the link comes up
+//! (INIT-REBOOT).
+//!
+//! Not here: DHCPv6, a server, leases stored in files.
 
 mod client;
 mod lease;
@@ -13,7 +16,7 @@ mod message;
 mod service;
 
 pub use self::{
-    client::{Action, Client, ClientConfig, ClientId, Destination, Loss},
+    client::{Action, Checked, Client, ClientConfig, ClientId, Destination, Loss},
     lease::{Lease, LeaseRoute},
     service::{Change, Service},
 };

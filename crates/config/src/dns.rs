@@ -9,7 +9,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 mod message;
-mod network;
+pub(crate) mod network;
 mod resolver;
 
 pub use self::resolver::{Config, LookupError, Resolver};

@@ -14,6 +14,8 @@
 
 pub mod dhcp;
 pub mod dns;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod host;
 
 pub use host::{FileError, Host, Link, LinkDevice, OpenError};

@@ -11,7 +11,7 @@ mod tests {
             atomic::{AtomicBool, Ordering},
         },
         thread::{self, JoinHandle},
-        time::Duration,
+        time::{Duration, Instant},
     };
 
     use dhcproto::{
@@ -23,8 +23,8 @@ mod tests {
         rr::{RData, Record, RecordType, rdata},
     };
     use quietline::{
-        SendControl, SendMessage, SocketOption, Stack, TcpListener, TcpStream, UdpSocket, Wire,
-        WireConfig,
+        DeviceInfo, SendControl, SendMessage, SocketOption, Stack, TcpListener, TcpStream,
+        UdpSocket, Wire, WireConfig,
     };
     use quietline_config::{
         dhcp::{self, ClientConfig},
@@ -55,7 +55,8 @@ mod tests {
         (stack(left, None), stack(right, Some("10.0.0.1/24")))
     }
 
-    /// A DHCP server on port 67 that gives one address after the other.
+    /// A DHCP server on port 67 that gives one address after the other, the first one 49 above its
+    /// own.
     struct Server {
         stop: Arc<AtomicBool>,
         seen: Arc<Mutex<Vec<MessageType>>>,
@@ -64,6 +65,10 @@ mod tests {
 
     impl Server {
         fn start(stack: &Stack) -> Self {
+            Self::start_at(stack, SERVER)
+        }
+
+        fn start_at(stack: &Stack, own: Ipv4Addr) -> Self {
             let socket = UdpSocket::bind(stack, (Ipv4Addr::UNSPECIFIED, 67)).expect("port 67");
             socket.set_option(SocketOption::Broadcast, true).expect("an option");
             socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
@@ -87,7 +92,7 @@ mod tests {
                         }
                         _ => continue,
                     };
-                    let bytes = answer(&request, reply, declined);
+                    let bytes = answer(own, &request, reply, declined);
                     let control = SendControl { device: Some(device), ..SendControl::default() };
                     let to = SocketAddr::from((Ipv4Addr::BROADCAST, 68));
                     let message = SendMessage { control, ..SendMessage::to(&bytes, to) };
@@ -110,19 +115,19 @@ mod tests {
         }
     }
 
-    fn answer(request: &Message, kind: MessageType, declined: u32) -> Vec<u8> {
+    fn answer(own: Ipv4Addr, request: &Message, kind: MessageType, declined: u32) -> Vec<u8> {
         let none = Ipv4Addr::UNSPECIFIED;
-        let address = Ipv4Addr::from_bits(LEASED.to_bits() + declined);
+        let address = Ipv4Addr::from_bits(own.to_bits() + 49 + declined);
         let mac = request.chaddr();
         let mut reply = Message::new_with_id(request.xid(), none, address, none, none, mac);
         reply.set_opcode(Opcode::BootReply);
         for option in [
             DhcpOption::MessageType(kind),
-            DhcpOption::ServerIdentifier(SERVER),
+            DhcpOption::ServerIdentifier(own),
             DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
             DhcpOption::AddressLeaseTime(3600),
-            DhcpOption::Router(vec![SERVER]),
-            DhcpOption::DomainNameServer(vec![SERVER]),
+            DhcpOption::Router(vec![own]),
+            DhcpOption::DomainNameServer(vec![own]),
             DhcpOption::InterfaceMtu(MTU),
         ] {
             reply.opts_mut().insert(option);
@@ -130,9 +135,15 @@ mod tests {
         reply.to_vec().expect("an encodable message")
     }
 
+    /// Starts the service for the first device of a stack.
     fn start(client: &Stack) -> (dhcp::Service, Arc<Mutex<Vec<String>>>) {
-        let devices = client.devices();
-        let clients = [(devices[0].name.clone(), ClientConfig::default())];
+        start_on(client, 1)
+    }
+
+    /// Starts the service for the first `count` devices of a stack.
+    fn start_on(client: &Stack, count: usize) -> (dhcp::Service, Arc<Mutex<Vec<String>>>) {
+        let named = |device: DeviceInfo| (device.name, ClientConfig::default());
+        let clients: Vec<_> = client.devices().into_iter().map(named).take(count).collect();
         let log = Arc::new(Mutex::new(Vec::new()));
         let lines = Arc::clone(&log);
         let note =
@@ -151,10 +162,10 @@ mod tests {
         assert_eq!((&leases[0].0, leases[0].1.dns.clone()), (&name, vec![SERVER.into()]));
         let own: ipnet::IpNet = "10.0.0.50/24".parse().expect("a network");
         assert_eq!(client.devices()[0].addresses, [own]);
-        let routes: Vec<_> = client.routes().iter().map(ToString::to_string).collect();
+        let routes = listed(&client);
         for expected in [
             format!("10.0.0.0/24 dev {name} src {LEASED} mtu {MTU}"),
-            format!("default via {SERVER} dev {name} src {LEASED} metric 1024 mtu {MTU}"),
+            format!("default via {SERVER} dev {name} src {LEASED} metric 1025 mtu {MTU}"),
         ] {
             assert!(routes.contains(&expected), "{expected} is not in {routes:?}");
         }
@@ -167,14 +178,105 @@ mod tests {
         service.stop();
         assert!(client.devices()[0].addresses.is_empty());
         assert!(!client.routes().iter().any(|route| route.dev.as_deref() == Some(&name)));
-        let deadline = std::time::Instant::now() + LIMIT;
+        let deadline = Instant::now() + LIMIT;
         while !dhcp.saw(MessageType::Release) {
-            assert!(std::time::Instant::now() < deadline, "never released");
+            assert!(Instant::now() < deadline, "never released");
             thread::sleep(Duration::from_millis(5));
         }
         let log = log.lock().expect("no panic");
         assert_eq!(log[0], format!("{name}: address {own} from {SERVER} for 3600 s"));
         assert_eq!(log[1], format!("{name}: the lease of {own} was released"));
+    }
+
+    fn listed(stack: &Stack) -> Vec<String> {
+        stack.routes().iter().map(ToString::to_string).collect()
+    }
+
+    fn wire(name: &str) -> (Arc<Wire>, Arc<Wire>) {
+        let config = WireConfig { name: name.to_owned(), ..WireConfig::default() };
+        Wire::pair(&config).expect("a wire")
+    }
+
+    /// Waits until a condition holds.
+    fn wait_until(what: &str, is_true: impl Fn() -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        while !is_true() {
+            assert!(Instant::now() < deadline, "{what}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// A device that comes up has lost its routes.
+    #[test]
+    fn a_lease_is_asked_for_again_when_its_device_comes_up() {
+        let (client, server) = pair();
+        let dhcp = Server::start(&server);
+        let (service, log) = start(&client);
+        assert!(service.wait(LIMIT), "{:?}", log.lock());
+        let name = client.devices()[0].name.clone();
+        let expected = [
+            format!("10.0.0.0/24 dev {name} src {LEASED} mtu {MTU}"),
+            format!("default via {SERVER} dev {name} src {LEASED} metric 1025 mtu {MTU}"),
+        ];
+        let has_routes = || expected.iter().all(|route| listed(&client).contains(route));
+        assert!(has_routes(), "{:?}", listed(&client));
+        client.set_device_up(&name, false).expect("a device");
+        assert!(!has_routes());
+        dhcp.seen.lock().expect("no panic").clear();
+        client.set_device_up(&name, true).expect("a device");
+        wait_until("the routes are not added again", has_routes);
+        assert_eq!(*dhcp.seen.lock().expect("no panic"), [MessageType::Request]);
+        assert_eq!(log.lock().expect("no panic").len(), 1, "the lease has not changed");
+        service.stop();
+    }
+
+    /// Another device of the stack has the offered address, until it is deleted.
+    #[test]
+    fn an_address_that_cannot_be_added_does_not_end_the_client() {
+        let ((left, right), (other, _other_end)) = (wire("red"), wire("blue"));
+        let taken = "10.0.0.50/24".parse().expect("an address");
+        let client = Stack::builder().device(left).device(other).address(taken).build();
+        let client = client.expect("a stack");
+        let server = stack(right, Some("10.0.0.1/24"));
+        let _dhcp = Server::start(&server);
+        let (service, log) = start(&client);
+        wait_until("no problem is reported", || !log.lock().expect("no panic").is_empty());
+        let line = log.lock().expect("no panic")[0].clone();
+        assert!(line.ends_with("an address is asked for again later"), "{line}");
+        client.delete_address("blue0", taken.addr()).expect("an address");
+        // The pause ends when the device comes up.
+        client.set_device_up("red0", false).expect("a device");
+        client.set_device_up("red0", true).expect("a device");
+        assert!(service.wait(LIMIT), "{:?}", log.lock());
+        service.stop();
+    }
+
+    /// Both leases are in one network, as of two links to one site.
+    #[test]
+    fn leases_of_two_links_have_a_default_route_each() {
+        let ((left, right), (other_left, other_right)) = (wire("red"), wire("blue"));
+        let client = Stack::builder().device(left).device(other_left).build().expect("a stack");
+        let other = Ipv4Addr::new(10, 0, 0, 101);
+        let servers = [
+            (stack(right, Some("10.0.0.1/24")), SERVER),
+            (stack(other_right, Some("10.0.0.101/24")), other),
+        ];
+        let _running = servers.each_ref().map(|(stack, own)| Server::start_at(stack, *own));
+        let (service, log) = start_on(&client, 2);
+        assert!(service.wait(LIMIT), "{:?}", log.lock());
+        let expected = [
+            format!("default via {SERVER} dev red0 src 10.0.0.50 metric 1025 mtu {MTU}"),
+            format!("default via {other} dev blue0 src 10.0.0.150 metric 1026 mtu {MTU}"),
+            format!("10.0.0.0/24 dev red0 src 10.0.0.50 mtu {MTU}"),
+            format!("10.0.0.0/24 dev blue0 src 10.0.0.150 mtu {MTU}"),
+        ];
+        for route in &expected {
+            assert!(listed(&client).contains(route), "{route} is not in {:?}", listed(&client));
+        }
+        client.set_device_up("red0", false).expect("a device");
+        let left = listed(&client);
+        assert!(left.contains(&expected[1]) && left.contains(&expected[3]), "{left:?}");
+        service.stop();
     }
 
     #[test]
@@ -184,9 +286,9 @@ mod tests {
         server.add_address(&name, "10.0.0.50/24".parse().expect("a network")).expect("free");
         let dhcp = Server::start(&server);
         let (service, log) = start(&client);
-        let deadline = std::time::Instant::now() + LIMIT;
+        let deadline = Instant::now() + LIMIT;
         while !dhcp.saw(MessageType::Decline) {
-            assert!(std::time::Instant::now() < deadline, "never declined: {:?}", log.lock());
+            assert!(Instant::now() < deadline, "never declined: {:?}", log.lock());
             thread::sleep(Duration::from_millis(5));
         }
         assert!(client.devices()[0].addresses.is_empty(), "the address was taken back");

@@ -195,8 +195,8 @@ impl Runtime {
         event: Option<EpollEvent>,
     ) -> Result<(), Errno> {
         self.run(|state, _, _| {
-            state.descriptors.socket(fd)?;
-            state.descriptors.epoll_mut(epoll)?.control(operation, fd, event)
+            let socket = Arc::clone(state.descriptors.socket(fd)?);
+            state.descriptors.epoll_mut(epoll)?.control(operation, fd, &*socket, event)
         })
     }
 
@@ -210,14 +210,11 @@ impl Runtime {
         if max == 0 {
             return Err(Errno::EINVAL);
         }
-        let events = self.wait_for(limit_of_ms(timeout_ms), |state, host, cx| {
-            let mut set = std::mem::take(state.descriptors.epoll_mut(epoll)?);
-            let events = set.collect(max, |fd| {
+        let events = self.wait_for(limit_of_ms(timeout_ms), |state, _, _| {
+            let events = state.descriptors.epoll(epoll)?.collect(max, |fd| {
                 let socket = state.descriptors.socket(fd).ok()?;
-                let events = u32::from(socket.poll_events().cast_unsigned());
-                Some((events, socket.progress(host, cx)))
+                Some(u32::from(socket.poll_events().cast_unsigned()))
             });
-            *state.descriptors.epoll_mut(epoll)? = set;
             Ok(if events.is_empty() { Step::Blocks } else { Step::Ready(events) })
         })?;
         Ok(events.unwrap_or_default())

@@ -61,6 +61,14 @@ impl Descriptors {
         }
     }
 
+    pub(crate) fn epoll(&self, fd: RawFd) -> Result<&EpollSet<RawFd>, Errno> {
+        match self.open.get(&fd) {
+            Some((_, Descriptor::Epoll(epoll))) => Ok(epoll),
+            Some(_) => Err(Errno::EINVAL),
+            None => Err(Errno::EBADF),
+        }
+    }
+
     pub(crate) fn epoll_mut(&mut self, fd: RawFd) -> Result<&mut EpollSet<RawFd>, Errno> {
         match self.open.get_mut(&fd) {
             Some((_, Descriptor::Epoll(epoll))) => Ok(epoll),

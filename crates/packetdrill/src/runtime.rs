@@ -410,9 +410,7 @@ impl Runtime {
                 RouteSpec::via(any.into(), gateway.into()),
                 RouteSpec::via(any_v6.into(), gateway_v6.into()),
             ],
-            cores: 1,
-            sysctls: Sysctls::default(),
-            secrets: Secrets::replay(self.flags.seed),
+            ..HostConfig::new(Secrets::replay(self.flags.seed))
         };
         Host::new(&self.memory, config).expect("a valid configuration")
     }

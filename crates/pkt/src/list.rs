@@ -53,6 +53,20 @@ impl PacketList {
         Some(packet)
     }
 
+    /// Passes every packet to `change`, oldest first, and returns the list of the changed packets.
+    #[inline]
+    #[must_use]
+    pub fn changed(self, mut change: impl FnMut(&mut Packet)) -> Self {
+        let Self { mut chain, len, .. } = self;
+        let mut changed = Self { len, ..Self::new() };
+        while let Some(mut packet) = chain.pop_front() {
+            change(&mut packet);
+            changed.bytes += packet.len();
+            changed.chain.push_back(packet);
+        }
+        changed
+    }
+
     /// Moves all packets of `other` to the end, in constant time.
     pub fn append(&mut self, other: &mut Self) {
         self.chain.append(&mut other.chain);
@@ -221,5 +235,31 @@ impl IntoIterator for Batch {
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::{Domain, DomainConfig};
+
+    fn list_of(pool: &mut Pool, lens: &[usize]) -> PacketList {
+        let packet = |&len: &usize| {
+            let mut packet = pool.alloc().expect("memory");
+            packet.append(pool, &vec![1; len]);
+            packet
+        };
+        lens.iter().map(packet).collect()
+    }
+
+    #[test]
+    fn changed_packets_keep_their_order_and_are_counted_with_their_new_lengths() {
+        let mut pool = Domain::new(DomainConfig::default()).pool();
+        let mut list = list_of(&mut pool, &[10, 20, 30]);
+        list = list.changed(|packet| packet.push(4).fill(2));
+        assert_eq!((list.len(), list.bytes()), (3, 72));
+        let lens: Vec<_> = list.by_ref().map(|packet| packet.len()).collect();
+        assert_eq!(lens, [14, 24, 34]);
+        assert_eq!((list.len(), list.bytes()), (0, 0));
     }
 }

@@ -111,6 +111,8 @@ pub enum GsoKind {
     TcpV4,
     /// TCP over IPv6.
     TcpV6,
+    /// UDP over IPv4 or IPv6: the segments are datagrams (`UDP_SEGMENT`).
+    Udp,
 }
 
 /// Protocol number of an Ethernet frame, in host byte order.

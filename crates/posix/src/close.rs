@@ -34,7 +34,12 @@ impl Close {
     /// `EBADF` for a closed socket.
     pub fn step(&mut self, socket: &Socket, host: &Host, cx: &mut Cx) -> Answer<()> {
         if !mem::replace(&mut self.begun, true) {
-            let state = mem::replace(&mut socket.lock().open()?.state, State::Closed);
+            let state = {
+                let mut inner = socket.lock().open()?;
+                let state = mem::replace(&mut inner.state, State::Closed);
+                inner.observers.end();
+                state
+            };
             match state {
                 State::Unconnected | State::Closed => {}
                 State::Listening(listener) => listener.close(host, cx),

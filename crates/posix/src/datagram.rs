@@ -7,7 +7,7 @@
 //! free port, a [`Datagram`] therefore keeps options and memberships, and checks them with a
 //! *provisional* socket, which the bound one replaces.
 //!
-//! Not here: memberships with source filters, `MSG_MORE`, `UDP_CORK`.
+//! Not here: `MSG_MORE`, `UDP_CORK`.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -32,7 +32,9 @@ use crate::{
         AF_INET, AF_INET6, IPPROTO_ICMP, IPPROTO_ICMPV6, POLLHUP, POLLIN, POLLRDHUP, POLLRDNORM,
         SHUT_RD, SHUT_RDWR, SHUT_WR, SOCK_DGRAM, SOCK_NONBLOCK,
     },
+    options::unknown_to_get,
     socket::{TYPE_MASK, flags_of_new},
+    watch::{Observable, Observers},
 };
 use control::Wanted;
 
@@ -68,13 +70,14 @@ struct Inner {
     settings: SocketSettings,
     /// Other options that were set before the socket was bound.
     options: Vec<(SocketOption, OptionValue)>,
-    /// Memberships of the provisional socket: the values of the options that have joined.
+    /// Memberships of the provisional socket: the options that have changed them, in order.
     memberships: Vec<Membership>,
     /// Control messages that the program wants.
     wanted: Wanted,
+    observers: Observers,
 }
 
-/// Level, number and value of an option that has joined a group.
+/// Level, number and value of an option that has changed a membership.
 type Membership = ((i32, i32), Vec<u8>);
 
 impl Inner {
@@ -138,6 +141,16 @@ impl Datagram {
         if inner.is_closed { Err(Errno::EBADF) } else { Ok(inner) }
     }
 
+    /// Calls `work` with the observers, and the object behind the socket that notifies them.
+    pub(crate) fn with_observers<R>(
+        &self,
+        work: impl FnOnce(&mut Observers, Option<&dyn Observable>) -> R,
+    ) -> R {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { observers, socket, .. } = &mut *inner;
+        work(observers, socket.as_deref().map(|socket| socket as &dyn Observable))
+    }
+
     /// `O_NONBLOCK`.
     #[must_use]
     pub fn is_nonblocking(&self) -> bool {
@@ -178,6 +191,7 @@ impl Datagram {
             socket.close(host, cx);
             return Err(errno);
         }
+        inner.observers.follow(&*socket);
         Ok(Arc::clone(inner.socket.insert(socket)))
     }
 
@@ -267,6 +281,7 @@ impl Datagram {
         }
         inner.shut_read |= how != ShutdownHow::Write;
         inner.shut_write |= how != ShutdownHow::Read;
+        inner.observers.notify();
         Ok(())
     }
 
@@ -335,7 +350,8 @@ impl Datagram {
     /// Writes the value of an option into `room`, as getsockopt(2), and returns the bytes written.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an unknown option; those of the option.
+    /// `ENOPROTOOPT` for an unknown option, and `EOPNOTSUPP` for any of a level that an IPv4 socket
+    /// does not have; those of the option.
     pub fn getsockopt(
         &self,
         host: &Host,
@@ -344,7 +360,14 @@ impl Datagram {
         room: &mut [u8],
     ) -> Result<usize, Errno> {
         let mut inner = self.lock()?;
-        let option = SocketOption::from_number(level, number).ok_or(Errno::ENOPROTOOPT)?;
+        if let Some(on) = inner.wanted.get(self.is_v6, (level, number)) {
+            let value = i32::from(on).to_ne_bytes();
+            let len = room.len().min(value.len());
+            room[..len].copy_from_slice(&value[..len]);
+            return Ok(len);
+        }
+        let unknown = unknown_to_get(self.is_v6, level, IPPROTO_UDP);
+        let option = SocketOption::from_number(level, number).ok_or(unknown)?;
         let value = self.any_socket(&mut inner, host, cx)?.option(host, cx, option)?;
         Ok(value.encode(option, room))
     }
@@ -365,6 +388,7 @@ impl Datagram {
     pub fn close(&self, host: &Host, cx: &mut Cx) -> Result<(), Errno> {
         let mut inner = self.lock()?;
         inner.is_closed = true;
+        inner.observers.end();
         if let Some(socket) = inner.socket.take() {
             socket.close(host, cx);
         }

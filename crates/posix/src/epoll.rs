@@ -1,22 +1,31 @@
 //! epoll sets, level- and edge-triggered.
 //!
-//! Linux: fs/eventpoll.c. There a wake-up of a socket puts its entry on the ready list, and an
-//! edge-triggered entry is reported once for each. Differs from Linux: a set is scanned when the
-//! driver asks, because the stack's sockets notify threads and not sets. An edge is a bit that the
-//! last report did not have, or more bytes behind a bit that it had.
+//! A set has a ready list ([`sync::ReadyList`]). A socket that has news puts its entry on the list,
+//! and [`EpollSet::collect`] examines only the entries there. Linux: `ep_poll_callback` and
+//! `ep_send_events` in fs/eventpoll.c.
 //!
-//! The driver's descriptors are the keys. Not here: nested sets, and waiting.
+//! A level-triggered entry that was reported returns to the end of the list, and leaves it when it
+//! is found not ready. An edge-triggered entry is reported once for each notification of its
+//! socket: a bit that becomes true, or more bytes behind a bit that was true.
+//!
+//! The driver's descriptors are the keys. Not here: nested sets. A driver that waits for events
+//! sleeps on [`EpollSet::ready_list`].
 
-use std::collections::VecDeque;
+use std::{
+    collections::{BTreeMap, btree_map::Entry as Place},
+    fmt::Debug,
+    sync::Arc,
+};
 
-use stack::{Cx, Errno, host::Host};
+use stack::{Errno, Readiness};
+use sync::{Item, Listing, ReadyList, Watch, WatchKey};
 
 use crate::{
     abi::{
         EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP,
-        EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLWAKEUP,
+        EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLWAKEUP, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM,
     },
-    socket::Socket,
+    watch::Watched,
 };
 
 /// Bits of `events` that are not events.
@@ -34,37 +43,44 @@ pub struct EpollEvent {
     pub data: u64,
 }
 
+/// One descriptor of a set.
+#[derive(Clone, Copy, Debug)]
+pub struct Interest<K> {
+    key: K,
+    /// Events and modes that the program has set; `EPOLLERR` and `EPOLLHUP` always.
+    event: EpollEvent,
+}
+
 /// An epoll set over descriptors of type `K`.
 #[derive(Debug)]
 pub struct EpollSet<K> {
-    /// Entries in the order in which they are reported: a reported entry moves to the end.
-    interests: VecDeque<Interest<K>>,
-}
-
-/// One descriptor of a set.
-#[derive(Clone, Copy, Debug)]
-struct Interest<K> {
-    key: K,
-    events: u32,
-    data: u64,
-    /// Bits of the last report, and the progress of the connection by then.
-    reported: (u32, u64),
+    list: Arc<ReadyList<Interest<K>>>,
+    /// Name of the set among the observers of a socket.
+    watch_key: WatchKey,
+    entries: BTreeMap<K, Arc<Item<Interest<K>>>>,
 }
 
 impl<K> Default for EpollSet<K> {
     fn default() -> Self {
-        Self { interests: VecDeque::new() }
+        Self {
+            list: Arc::new(ReadyList::new()),
+            watch_key: WatchKey::new(),
+            entries: BTreeMap::new(),
+        }
     }
 }
 
-impl<K: Copy + PartialEq> EpollSet<K> {
+impl<K: Copy + Ord + Debug + Send + Sync + 'static> EpollSet<K> {
     /// Removes a descriptor that was closed.
     pub fn forget(&mut self, key: K) {
-        self.interests.retain(|interest| interest.key != key);
+        if let Some(item) = self.entries.remove(&key) {
+            // Its socket may still have the watch, if a call uses it.
+            Listing(item).on_removed();
+        }
     }
 
-    /// Adds, changes or removes a descriptor, as epoll_ctl(2). `event` is `None` for a null
-    /// pointer.
+    /// Adds, changes or removes a descriptor, as epoll_ctl(2). `socket` is the one that `key`
+    /// stands for; `event` is `None` for a null pointer.
     ///
     /// # Errors
     /// `EFAULT` without an event, `EEXIST`, `ENOENT`, `EINVAL` for an unknown operation or a misuse
@@ -73,95 +89,98 @@ impl<K: Copy + PartialEq> EpollSet<K> {
         &mut self,
         operation: i32,
         key: K,
+        socket: &(impl Watched + ?Sized),
         event: Option<EpollEvent>,
     ) -> Result<(), Errno> {
-        let place = self.interests.iter().position(|interest| interest.key == key);
         if operation == EPOLL_CTL_DEL {
-            return place.and_then(|at| self.interests.remove(at)).map(drop).ok_or(Errno::ENOENT);
+            self.entries.remove(&key).ok_or(Errno::ENOENT)?;
+            socket.unwatch(self.watch_key);
+            return Ok(());
         }
-        let EpollEvent { events, data } = event.ok_or(Errno::EFAULT)?;
-        let exclusive = events & EPOLLEXCLUSIVE != 0;
-        if exclusive && (operation == EPOLL_CTL_MOD || events & !EXCLUSIVE_OK != 0) {
+        let event = event.ok_or(Errno::EFAULT)?;
+        let exclusive = event.events & EPOLLEXCLUSIVE != 0;
+        if exclusive && (operation == EPOLL_CTL_MOD || event.events & !EXCLUSIVE_OK != 0) {
             return Err(Errno::EINVAL);
         }
-        let interest = Interest { key, events, data, reported: (0, 0) };
-        match (operation, place) {
-            (EPOLL_CTL_ADD, None) => self.interests.push_back(interest),
-            (EPOLL_CTL_ADD, Some(_)) => return Err(Errno::EEXIST),
-            (EPOLL_CTL_MOD, None) => return Err(Errno::ENOENT),
-            (EPOLL_CTL_MOD, Some(at)) if self.interests[at].events & EPOLLEXCLUSIVE != 0 => {
-                return Err(Errno::EINVAL);
+        let interest = || {
+            let events = event.events | EPOLLERR | EPOLLHUP;
+            let value = Interest { key, event: EpollEvent { events, ..event } };
+            Item::new(&self.list, readiness_of(events).bits(), value)
+        };
+        let item = match (operation, self.entries.entry(key)) {
+            (EPOLL_CTL_ADD, Place::Vacant(place)) => Arc::clone(place.insert(interest())),
+            (EPOLL_CTL_ADD, Place::Occupied(_)) => return Err(Errno::EEXIST),
+            (EPOLL_CTL_MOD, Place::Vacant(_)) => return Err(Errno::ENOENT),
+            (EPOLL_CTL_MOD, Place::Occupied(mut place)) => {
+                if place.get().value.event.events & EPOLLEXCLUSIVE != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                let item = interest();
+                place.insert(Arc::clone(&item));
+                socket.unwatch(self.watch_key);
+                item
             }
-            (EPOLL_CTL_MOD, Some(at)) => self.interests[at] = interest,
             _ => return Err(Errno::EINVAL),
-        }
+        };
+        socket.watch(self.watch_key, Arc::new(Listing(Arc::clone(&item))));
+        // The socket may be ready: the next call examines it.
+        self.list.push(&item);
         Ok(())
     }
 
-    /// At most `max` events. `status` answers the events of a descriptor and its progress
-    /// ([`Socket::progress`]); `None` for a descriptor that is not open.
+    /// At most `max` events. `status` answers the events of a descriptor; `None` for a descriptor
+    /// that is not open.
     ///
     /// A reported entry moves behind the others, so that a small `max` reaches all of them in turn.
-    pub fn collect(
-        &mut self,
-        max: usize,
-        mut status: impl FnMut(K) -> Option<(u32, u64)>,
-    ) -> Vec<EpollEvent> {
+    pub fn collect(&self, max: usize, mut status: impl FnMut(K) -> Option<u32>) -> Vec<EpollEvent> {
         let mut events = Vec::new();
-        let mut waiting = VecDeque::with_capacity(self.interests.len());
-        let mut reported = VecDeque::new();
-        for mut interest in self.interests.drain(..) {
-            let is_room = events.len() < max;
-            let event = is_room
-                .then(|| status(interest.key))
-                .flatten()
-                .and_then(|(ready, progress)| interest.report(ready, progress));
-            match event {
-                Some(event) => {
-                    events.push(event);
-                    reported.push_back(interest);
-                }
-                None => waiting.push_back(interest),
+        // Level-triggered entries return to the end of the list, and are examined once.
+        for _ in 0..self.list.len() {
+            if events.len() >= max {
+                break;
+            }
+            let Some(item) = self.list.pop() else { break };
+            let Interest { key, event } = item.value;
+            if item.is_removed() || item.interest() == 0 {
+                continue;
+            }
+            let ready = status(key).unwrap_or(0) & event.events & !MODES;
+            if ready == 0 || (event.events & EPOLLONESHOT != 0 && !item.disarm()) {
+                continue;
+            }
+            events.push(EpollEvent { events: ready, ..event });
+            if event.events & (EPOLLET | EPOLLONESHOT) == 0 {
+                self.list.put_back(&item);
             }
         }
-        waiting.append(&mut reported);
-        self.interests = waiting;
+        self.list.settle();
         events
     }
-}
 
-impl<K> Interest<K> {
-    /// The event to report of a descriptor with `ready` bits, of which `progress` bytes have been
-    /// received and acknowledged.
-    fn report(&mut self, ready: u32, progress: u64) -> Option<EpollEvent> {
-        if self.events & !MODES == 0 {
-            return None;
-        }
-        let events = ready & (self.events | EPOLLERR | EPOLLHUP) & !MODES;
-        if self.events & EPOLLET != 0 {
-            let (bits, then) = std::mem::replace(&mut self.reported, (events, progress));
-            if events & !bits == 0 && progress == then {
-                return None;
-            }
-        }
-        if events == 0 {
-            return None;
-        }
-        if self.events & EPOLLONESHOT != 0 {
-            self.events &= MODES;
-        }
-        Some(EpollEvent { events, data: self.data })
-    }
-}
-
-impl Socket {
-    /// Bytes that were received and acknowledged so far. An edge-triggered entry is reported again
-    /// when they grow.
+    /// The list on which a driver sleeps until an entry has news.
     #[must_use]
-    pub fn progress(&self, host: &Host, cx: &mut Cx) -> u64 {
-        self.stream().map_or(0, |stream| {
-            let info = stream.with_tcb(host, cx, |tcb, _| tcb.info());
-            info.bytes_received + info.bytes_acked
-        })
+    pub const fn ready_list(&self) -> &Arc<ReadyList<Interest<K>>> {
+        &self.list
     }
+}
+
+impl<K> Drop for EpollSet<K> {
+    fn drop(&mut self) {
+        // Sockets may have watches that refer to the list until they are closed.
+        self.list.close();
+    }
+}
+
+/// Returns the conditions of a socket whose news may change one of `events`.
+fn readiness_of(events: u32) -> Readiness {
+    let of = |bits: u32, readiness: Readiness| {
+        if events & bits == 0 { Readiness::empty() } else { readiness }
+    };
+    let bit = |bit: i16| u32::from(bit.cast_unsigned());
+    Readiness::HUP
+        | Readiness::ERROR
+        | of(EPOLLIN | bit(POLLRDNORM), Readiness::READ | Readiness::RDHUP)
+        | of(EPOLLOUT | bit(POLLWRNORM), Readiness::WRITE)
+        | of(bit(POLLPRI), Readiness::PRI)
+        | of(bit(POLLRDHUP), Readiness::RDHUP)
 }

@@ -54,7 +54,8 @@
 //!   `Arc<Socket>`; all methods take `&self`, so that threads share a socket. `EBADF` for a number
 //!   without a socket, `ENOTSOCK`, `FD_CLOEXEC`, `dup` and the last close are the driver's.
 //! - *blocking*. [`Socket::stream`] and [`Socket::listener`] lead to the stack's event counts, on
-//!   which threads sleep.
+//!   which threads sleep. [`Watched`] names an observer of a socket in any state, which a thread
+//!   registers before its last look.
 //! - *pointers*. `EFAULT` and the layout of `sockaddr`, `msghdr` and `iovec` are the driver's.
 //!   Options are bytes here, with their lengths.
 //! - *signals*. A `Send` that fails with `EPIPE` without `MSG_NOSIGNAL` raises `SIGPIPE`.
@@ -68,7 +69,6 @@
 //! - A port table for `bind`. Differs from Linux: `bind` checks and records the address, and
 //!   `EADDRINUSE` comes from `listen` or `connect`, because the stack has no bound socket without a
 //!   connection or a listener.
-//! - Wake-up lists of epoll. A set is scanned when the driver asks.
 //! - A socket in use by a blocked call keeps its connection open in Linux until that call returns.
 //!   Differs from Linux: [`Close`] takes effect at once, because the driver decides when the last
 //!   reference is gone.
@@ -88,8 +88,10 @@ mod options;
 mod poll;
 mod recv;
 mod send;
+pub mod sockaddr;
 mod socket;
 mod step;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -98,10 +100,11 @@ pub use accept::{Accept, Accepted};
 pub use close::Close;
 pub use connect::Connect;
 pub use datagram::{ControlMessage, Datagram, ReceivedDatagram, RecvDatagram, SendDatagram};
-pub use epoll::{EpollEvent, EpollSet};
+pub use epoll::{EpollEvent, EpollSet, Interest};
 pub use poll::{PollEntry, limit_of_ms, poll};
 pub use recv::{Received, Recv};
 pub use send::Send;
 pub use socket::{Socket, SocketState};
 pub use stack::Errno;
 pub use step::{Answer, GiveUp, Step};
+pub use watch::Watched;

@@ -8,7 +8,7 @@
 use stack::{
     Cx, Errno,
     host::Host,
-    socket::options::{IPPROTO_IPV6, IPPROTO_TCP, OptionValue, SocketOption},
+    socket::options::{IPPROTO_IP, IPPROTO_TCP, OptionValue, SOL_SOCKET, SocketOption},
 };
 
 use crate::{
@@ -37,7 +37,8 @@ impl Socket {
             };
             return Ok(());
         }
-        let option = self.known(level, number)?;
+        let option = SocketOption::from_number(level, number).ok_or(Errno::ENOPROTOOPT)?;
+        option.check_set(self.lock().is_v6)?;
         self.set_option(host, cx, option, &OptionValue::decode(option, value)?)
     }
 
@@ -45,7 +46,8 @@ impl Socket {
     /// value is cut to the room.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an unknown option; those of the option.
+    /// `ENOPROTOOPT` for an unknown option, and `EOPNOTSUPP` for any of a level that an IPv4 socket
+    /// does not have; those of the option.
     pub fn getsockopt(
         &self,
         host: &Host,
@@ -64,16 +66,10 @@ impl Socket {
             (IPPROTO_TCP, TCP_CC_INFO) => return Ok(0),
             _ => {}
         }
-        let option = self.known(level, number)?;
+        let unknown = unknown_to_get(self.lock().is_v6, level, IPPROTO_TCP);
+        let option = SocketOption::from_number(level, number).ok_or(unknown)?;
+        option.check_get(self.lock().is_v6)?;
         Ok(self.option(host, cx, option)?.encode(option, room))
-    }
-
-    /// Returns the option of a level and number, which the family of the socket must have: an IPv4
-    /// socket has no options of IPv6.
-    fn known(&self, level: i32, number: i32) -> Result<SocketOption, Errno> {
-        let is_known = level != IPPROTO_IPV6 || self.lock().is_v6;
-        let option = SocketOption::from_number(level, number).filter(|_| is_known);
-        option.ok_or(Errno::ENOPROTOOPT)
     }
 
     /// Sets an option.
@@ -122,4 +118,11 @@ impl Socket {
             _ => inner.settings.get(option, &host.sysctls()),
         }
     }
+}
+
+/// Returns the error of getsockopt(2) for an unknown option. In Linux, IPv4 sockets have another
+/// error for levels other than those of sockets, IP and their own protocol (`ip_getsockopt`).
+pub(crate) const fn unknown_to_get(is_v6: bool, level: i32, protocol: i32) -> Errno {
+    let is_own = matches!(level, SOL_SOCKET | IPPROTO_IP) || level == protocol;
+    if is_v6 || is_own { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP }
 }

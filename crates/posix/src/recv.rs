@@ -40,6 +40,9 @@ pub struct Recv {
     is_read: bool,
     received: usize,
     reader: Reader,
+    /// The driver waits for the readiness of the socket only, so no packet may wait for the thread
+    /// of the call.
+    without_reader: bool,
 }
 
 impl Recv {
@@ -53,6 +56,14 @@ impl Recv {
     #[must_use]
     pub fn read() -> Self {
         Self { is_read: true, ..Self::default() }
+    }
+
+    /// Makes every packet go to the queue of the socket, where [`Watched`](crate::Watched)
+    /// observers learn of it. For a driver whose threads do not look for [`is_due`](Self::is_due).
+    #[must_use]
+    pub fn without_reader(mut self) -> Self {
+        self.without_reader = true;
+        self
     }
 
     /// Bytes received so far.
@@ -199,7 +210,7 @@ impl Recv {
         waits: bool,
         bufs: &mut [IoSliceMut<'_>],
     ) -> Result<usize, Errno> {
-        if waits {
+        if waits && !self.without_reader {
             stream.recv_or_wait(host, cx, &mut self.reader, bufs)
         } else {
             stream.recv_vectored(host, cx, bufs)

@@ -20,8 +20,11 @@ use stack::{
 };
 use tcp::State as TcpState;
 
-use crate::abi::{
-    AF_INET, AF_INET6, SHUT_RD, SHUT_RDWR, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM,
+use crate::{
+    abi::{
+        AF_INET, AF_INET6, SHUT_RD, SHUT_RDWR, SHUT_WR, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM,
+    },
+    watch::{Observable, Observers},
 };
 
 /// Bits of a socket type that are not flags (`SOCK_TYPE_MASK`).
@@ -79,6 +82,7 @@ pub(crate) struct Inner {
     /// Options that the program has set. A connection or a listener has a copy that counts; this
     /// one is for the next connection, as Linux keeps one `struct sock` through all of them.
     pub(crate) settings: SocketSettings,
+    pub(crate) observers: Observers,
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +93,17 @@ pub(crate) enum State {
     Listening(Arc<Listener>),
     Stream(Arc<Connection>, Phase),
     Closed,
+}
+
+impl State {
+    /// The object of the stack that notifies observers.
+    pub(crate) fn observable(&self) -> Option<&dyn Observable> {
+        match self {
+            Self::Listening(listener) => Some(&**listener),
+            Self::Stream(stream, _) => Some(&**stream),
+            Self::Unconnected | Self::Closed => None,
+        }
+    }
 }
 
 /// Linux's `sock->state` of a socket with a connection.
@@ -261,6 +276,7 @@ impl Socket {
         let local = inner.bound.unwrap_or_else(|| inner.any());
         let listener = Listener::listen_with(host, cx, local, &options)?;
         inner.error = None;
+        inner.observers.follow(&*listener);
         inner.state = State::Listening(listener);
         Ok(())
     }
@@ -283,6 +299,7 @@ impl Socket {
         match &mut inner.state {
             State::Unconnected | State::Closed => {
                 inner.shut_read |= how != ShutdownHow::Write;
+                inner.observers.notify();
                 Err(Errno::ENOTCONN)
             }
             State::Listening(_) if how == ShutdownHow::Write => Ok(()),
@@ -301,6 +318,7 @@ impl Socket {
                 if tcp == TcpState::SynSent {
                     inner.disconnect(host, cx);
                     inner.error = Some(Errno::ECONNRESET);
+                    inner.observers.notify();
                 }
                 result
             }
@@ -329,6 +347,7 @@ impl Socket {
         }
         inner.disconnect(host, cx);
         inner.error = error.or(inner.error);
+        inner.observers.notify();
         Ok(())
     }
 
@@ -393,6 +412,7 @@ impl Inner {
     /// An attempt to connect has begun.
     pub(crate) fn begin(&mut self, stream: Arc<Connection>) {
         self.error = None;
+        self.observers.follow(&*stream);
         self.state = State::Stream(stream, Phase::Connecting);
     }
 
@@ -406,6 +426,7 @@ impl Inner {
             State::Closed => self.state = State::Closed,
         }
         self.is_bound &= self.bound.is_some_and(|bound| bound.port() != 0);
+        self.observers.notify();
     }
 }
 

@@ -83,8 +83,11 @@ fn answer(session: &UdpSession, resolver: SocketAddr) -> io::Result<()> {
 fn name_of(message: &[u8]) -> Option<String> {
     let (header, mut rest) = message.split_at_checked(HEADER_LEN)?;
     let is_query = header[2] & 0x80 == 0 && u16::from_be_bytes([header[4], header[5]]) > 0;
+    if !is_query {
+        return None;
+    }
     let mut name = String::new();
-    while is_query {
+    loop {
         let (&len, after) = rest.split_first()?;
         if len == 0 {
             return Some(name);
@@ -96,7 +99,6 @@ fn name_of(message: &[u8]) -> Option<String> {
         name.push_str(&String::from_utf8_lossy(label).to_lowercase());
         rest = after;
     }
-    None
 }
 
 /// Returns a query for the address of a name.

@@ -79,7 +79,10 @@ fn go_out(flow: Flow) {
 fn connect(request: TcpRequest) -> io::Result<()> {
     match TcpStream::connect(outside(request.destination())) {
         Ok(out) => relay(&request.accept()?, &out, &RelayLimits::default()).map(drop),
-        Err(error) => Ok(request.refuse(&error)),
+        Err(error) => {
+            request.refuse(&error);
+            Ok(())
+        }
     }
 }
 

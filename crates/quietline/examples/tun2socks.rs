@@ -72,7 +72,10 @@ fn serve(gate: &Stack, proxy: SocketAddr) -> io::Result<()> {
 fn pass_on(request: TcpRequest, proxy: SocketAddr) -> io::Result<()> {
     match connect(proxy, request.destination()) {
         Ok(out) => relay(&request.accept()?, &out, &RelayLimits::default()).map(drop),
-        Err(error) => Ok(request.refuse(&error)),
+        Err(error) => {
+            request.refuse(&error);
+            Ok(())
+        }
     }
 }
 

@@ -28,8 +28,10 @@ use crate::{
     route::Route,
 };
 
+mod budget;
 mod settings;
 
+pub use budget::Budget;
 pub use settings::{EcnMode, MtuProbing};
 
 /// A permanent neighbor entry that the stack starts with.
@@ -244,6 +246,29 @@ impl StackBuilder {
     pub const fn packet_memory(mut self, bytes: usize) -> Self {
         self.packet_memory = Some(bytes);
         self
+    }
+
+    /// Bounds the memory of this stack: packets, buffers and connections together. Several stacks
+    /// of a process have a budget each, within the packet memory that they share.
+    ///
+    /// Before a connection is refused, all connections shrink: under pressure
+    /// (`TCPMemoryPressures`) they announce smaller windows and take less from their applications.
+    /// Beyond the number of connections that the budget has room for, a SYN is dropped and
+    /// `connect` fails with `ENOBUFS` (`TcpConnectionLimit`). See [`Budget`] for the settings that
+    /// this call sets; a later call of [`sysctl`](Self::sysctl) changes one of them.
+    ///
+    /// Default: no budget; `net.ipv4.tcp_mem` and `net.ipv4.udp_mem` are parts of the packet memory
+    /// of the process.
+    pub fn memory(mut self, budget: Budget) -> Self {
+        match budget.settings() {
+            Ok(settings) => {
+                settings.into_iter().fold(self, |own, (name, value)| own.sysctl(name, &value))
+            }
+            Err(error) => {
+                self.error.get_or_insert(error);
+                self
+            }
+        }
     }
 
     /// Records every frame of every device in a pcapng file.

@@ -6,6 +6,7 @@
 //! | [`AfPacket`] | an interface of the kernel, shared with the kernel's stack through packet sockets |
 //! | [`AfXdp`] | queues of an interface, taken from the kernel's stack |
 //! | [`Wire`](crate::Wire) | another stack of the same process |
+//! | [`PacketPort`] | the application, which takes and gives packets |
 //! | a [`Device`] of your own | anything; see [`Attachment`](crate::Attachment) for a complete example |
 //!
 //! Above: the builder and the workers. Linux: drivers/net/tun.c, net/packet/af_packet.c, net/xdp.
@@ -24,6 +25,7 @@ mod mapping;
 #[cfg(test)]
 pub(crate) mod namespace;
 pub mod netlink;
+pub mod packet_port;
 mod presence;
 pub mod setup_error;
 mod sockopt;
@@ -35,6 +37,7 @@ pub use af_xdp::{AfXdp, AfXdpConfig, XdpMode};
 #[cfg(feature = "capture")]
 pub use capture::{Capture, CaptureConfig, CaptureDevice, CaptureFile, CaptureReport};
 pub use interface::Interface;
+pub use packet_port::{PacketPort, PortConfig, PortFrame};
 pub use pkt::{
     Batch, DropReason, Gso, GsoKind, Instant, Packet, PacketList, Pool, RxChecksum, RxSlot,
     TxChecksum,

@@ -6,6 +6,7 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
@@ -28,6 +29,10 @@ struct Log {
     first: u64,
     /// Set after the last event.
     ended: bool,
+    /// Wakers to call at the next event, each with the number of its reader.
+    wakers: Vec<(u64, Waker)>,
+    /// Number of the next reader that registers a waker.
+    next_reader: u64,
 }
 
 impl EventLog {
@@ -37,8 +42,17 @@ impl EventLog {
 
     /// Ends the iterators, because the stack was shut down.
     pub(crate) fn end(&self) {
-        self.lock().ended = true;
+        let mut log = self.lock();
+        log.ended = true;
+        self.notify(log);
+    }
+
+    /// Wakes all readers, without the lock.
+    fn notify(&self, mut log: MutexGuard<'_, Log>) {
+        let wakers = std::mem::take(&mut log.wakers);
+        drop(log);
         self.changed.notify_all();
+        wakers.into_iter().for_each(|(_, waker)| waker.wake());
     }
 }
 
@@ -50,8 +64,7 @@ impl EventSink for EventLog {
             log.first += 1;
         }
         log.events.push_back(event);
-        drop(log);
-        self.changed.notify_all();
+        self.notify(log);
     }
 }
 
@@ -59,16 +72,32 @@ impl EventSink for EventLog {
 ///
 /// As an iterator it waits for the next event, and ends when the stack has been shut down. It does
 /// not keep the stack running.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Events {
     log: Arc<EventLog>,
     /// Number of the next event.
     next: u64,
+    /// Number of this reader, once it has registered a waker.
+    reader: Option<u64>,
+}
+
+impl Clone for Events {
+    fn clone(&self) -> Self {
+        Self { log: Arc::clone(&self.log), next: self.next, reader: None }
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        if let Some(reader) = self.reader {
+            self.log.lock().wakers.retain(|(of, _)| *of != reader);
+        }
+    }
 }
 
 impl Events {
     pub(crate) const fn new(log: Arc<EventLog>) -> Self {
-        Self { log, next: 0 }
+        Self { log, next: 0, reader: None }
     }
 
     /// Returns the next event if there is one already.
@@ -76,6 +105,27 @@ impl Events {
         let log = Arc::clone(&self.log);
         let log = log.lock();
         self.take(&log)
+    }
+
+    /// Returns the next event if there is one already, or `None` after the last one. Otherwise the
+    /// task is woken at the next event. Its waker is called from within the stack, so it must not
+    /// call the stack itself.
+    pub fn poll_next(&mut self, task: &mut Context<'_>) -> Poll<Option<Event>> {
+        let shared = Arc::clone(&self.log);
+        let mut log = shared.lock();
+        if let Some(event) = self.take(&log) {
+            return Poll::Ready(Some(event));
+        }
+        if log.ended {
+            return Poll::Ready(None);
+        }
+        let reader = *self.reader.get_or_insert_with(|| {
+            log.next_reader += 1;
+            log.next_reader
+        });
+        log.wakers.retain(|(of, _)| *of != reader);
+        log.wakers.push((reader, task.waker().clone()));
+        Poll::Pending
     }
 
     /// Waits for the next event, at most `limit`. Returns `None` after that time, or when the stack
@@ -122,6 +172,11 @@ impl Iterator for Events {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::atomic::{AtomicU32, Ordering},
+        task::Wake,
+    };
+
     use super::*;
 
     fn gone(number: usize) -> Event {
@@ -147,5 +202,39 @@ mod tests {
         let reader = std::thread::spawn(move || events.next());
         log.on_event(gone(7));
         assert_eq!(reader.join().expect("no panic"), Some(gone(7)));
+    }
+
+    #[test]
+    fn a_task_is_woken_by_the_next_event_and_by_the_end() {
+        /// Waker that counts its calls.
+        #[derive(Default)]
+        struct Count(AtomicU32);
+
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        let log = Arc::new(EventLog::default());
+        let mut events = Events::new(Arc::clone(&log));
+        let woken = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut task = Context::from_waker(&waker);
+        for round in 1..=2 {
+            assert_eq!(events.poll_next(&mut task), Poll::Pending);
+            assert_eq!(events.poll_next(&mut task), Poll::Pending);
+            log.on_event(gone(round));
+            assert_eq!(events.poll_next(&mut task), Poll::Ready(Some(gone(round))));
+        }
+        assert_eq!(woken.0.load(Ordering::Relaxed), 2, "a waker is called once for an event");
+        // A dropped reader is not woken.
+        let mut other = events.clone();
+        assert_eq!(other.poll_next(&mut task), Poll::Pending);
+        drop(other);
+        assert_eq!(events.poll_next(&mut task), Poll::Pending);
+        log.end();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 3);
+        assert_eq!(events.poll_next(&mut task), Poll::Ready(None));
     }
 }

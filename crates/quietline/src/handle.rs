@@ -241,7 +241,8 @@ impl Stack {
     }
 
     /// Adds a route and removes the one with the same prefix and metric, if there is one:
-    /// `ip route replace`.
+    /// `ip route replace`. If several devices have such a route, that of the same device is
+    /// replaced, or else the first.
     ///
     /// # Errors
     /// As [`add_route`](Self::add_route).
@@ -419,8 +420,17 @@ impl Stack {
         &self.running.host
     }
 
-    pub(crate) fn is_manual(&self) -> bool {
+    /// Returns whether the stack has no workers ([`StackBuilder::manual`]).
+    #[must_use]
+    pub fn is_manual(&self) -> bool {
         self.running.mode == RunMode::Manual
+    }
+
+    /// Calls `work` with the host, and with the context of this thread at the present time: for
+    /// layers that make the socket calls of [`sans_io`](crate::sans_io) themselves, beside the
+    /// workers. `work` must not wait.
+    pub fn with_host<R>(&self, work: impl FnOnce(&Arc<Host>, &mut Cx) -> R) -> R {
+        clock::with_cx(|cx| work(self.host(), cx))
     }
 }
 

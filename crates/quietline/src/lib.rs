@@ -57,7 +57,7 @@ mod wait;
 mod worker;
 
 pub use attachments::{Attachment, PollFd};
-pub use builder::{EcnMode, MtuProbing, StackBuilder};
+pub use builder::{Budget, EcnMode, MtuProbing, StackBuilder};
 pub use device_info::DeviceInfo;
 pub use events::Events;
 pub use flows::{EchoRequest, Flow, Flows, IncomingFlows, OtherPacket, TcpRequest, UdpSession};
@@ -80,7 +80,10 @@ pub use stack::{
     receive::rps::SoftnetStat,
     socket::{
         ConnectOptions, ListenOptions, SendFlags,
-        datagram::{ErrorOrigin, QueuedError, ReceiveMessage, Received, SendControl, SendMessage},
+        datagram::{
+            ErrorOrigin, QueuedError, ReceiveMessage, Received, SendControl, SendMessage,
+            SourceChange,
+        },
         flows::Intercept,
         net::AnnouncedDns,
         options::{OptionValue, SocketOption, SocketSettings},

@@ -69,12 +69,14 @@ impl TcpSocket {
     /// Sets a socket option by Linux's rules.
     ///
     /// # Errors
-    /// As setsockopt(2): `ENOPROTOOPT`, `EINVAL`, `ENOENT`.
+    /// As setsockopt(2): `ENOPROTOOPT`, also for an option of IPv6 on an IPv4 socket, `EINVAL`,
+    /// `ENOENT`.
     pub fn set_option(
         &mut self,
         option: SocketOption,
         value: impl Into<OptionValue>,
     ) -> io::Result<()> {
+        option.check_set(self.any.is_ipv6())?;
         let sysctls = self.stack.host().sysctls();
         Ok(self.settings.set(option, &value.into(), &sysctls)?)
     }
@@ -82,8 +84,9 @@ impl TcpSocket {
     /// Returns a socket option.
     ///
     /// # Errors
-    /// As getsockopt(2): `ENOPROTOOPT`.
+    /// As getsockopt(2): `ENOPROTOOPT`; `EOPNOTSUPP` for an option of IPv6 on an IPv4 socket.
     pub fn option(&self, option: SocketOption) -> io::Result<OptionValue> {
+        option.check_get(self.any.is_ipv6())?;
         if option == SocketOption::Domain {
             return Ok(domain_of(self.any));
         }

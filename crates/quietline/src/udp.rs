@@ -17,7 +17,7 @@ use stack::{
     base::ids::DeviceIndex,
     socket::{
         DatagramSocket,
-        datagram::{QueuedError, ReceiveMessage, Received, SendMessage, SocketKind},
+        datagram::{QueuedError, ReceiveMessage, Received, SendMessage, SocketKind, SourceChange},
         options::{OptionValue, SocketOption, SocketSettings},
     },
 };
@@ -356,6 +356,101 @@ impl UdpSocket {
         let Shared { stack, socket, .. } = &*self.shared;
         let (group, device) = (IpAddr::V6(*group), device(interface));
         Ok(with_cx(|cx| socket.leave(stack.host(), cx, group, device))?)
+    }
+
+    /// Joins an IPv4 group for the datagrams of one source alone (`IP_ADD_SOURCE_MEMBERSHIP`);
+    /// further calls add sources. `interface` is as for
+    /// [`join_multicast_v4`](Self::join_multicast_v4).
+    ///
+    /// # Errors
+    /// As [`join_multicast_v4`](Self::join_multicast_v4); `EADDRNOTAVAIL` for a source that was
+    /// added before, `EINVAL` if the group was joined for all sources and some are blocked,
+    /// `ENOBUFS` above `net.ipv4.igmp_max_msf` sources.
+    pub fn join_ssm_v4(
+        &self,
+        source: &Ipv4Addr,
+        group: &Ipv4Addr,
+        interface: &Ipv4Addr,
+    ) -> io::Result<()> {
+        self.change_source_v4(SourceChange::Join, source, group, interface)
+    }
+
+    /// Ends the reception from a source of an IPv4 group (`IP_DROP_SOURCE_MEMBERSHIP`), and with
+    /// the last source the membership.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` for another source, `EINVAL` without such a membership.
+    pub fn leave_ssm_v4(
+        &self,
+        source: &Ipv4Addr,
+        group: &Ipv4Addr,
+        interface: &Ipv4Addr,
+    ) -> io::Result<()> {
+        self.change_source_v4(SourceChange::Leave, source, group, interface)
+    }
+
+    /// Blocks a source of an IPv4 group that the socket has joined (`IP_BLOCK_SOURCE`).
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` for a source that is blocked already, `EINVAL` without a membership for all
+    /// sources, `ENOBUFS` above `net.ipv4.igmp_max_msf` sources.
+    pub fn block_source_v4(
+        &self,
+        source: &Ipv4Addr,
+        group: &Ipv4Addr,
+        interface: &Ipv4Addr,
+    ) -> io::Result<()> {
+        self.change_source_v4(SourceChange::Block, source, group, interface)
+    }
+
+    /// Receives from a blocked source of an IPv4 group again (`IP_UNBLOCK_SOURCE`).
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` for a source that is not blocked, `EINVAL` without a membership for all
+    /// sources.
+    pub fn unblock_source_v4(
+        &self,
+        source: &Ipv4Addr,
+        group: &Ipv4Addr,
+        interface: &Ipv4Addr,
+    ) -> io::Result<()> {
+        self.change_source_v4(SourceChange::Unblock, source, group, interface)
+    }
+
+    fn change_source_v4(
+        &self,
+        change: SourceChange,
+        source: &Ipv4Addr,
+        group: &Ipv4Addr,
+        interface: &Ipv4Addr,
+    ) -> io::Result<()> {
+        let Shared { stack, socket, .. } = &*self.shared;
+        let host = stack.host();
+        let addresses = ((*group).into(), (*source).into());
+        Ok(with_cx(|cx| {
+            let device = host.multicast_device(cx, (*interface).into())?;
+            socket.change_source(host, cx, change, addresses, device)
+        })?)
+    }
+
+    /// Changes the source filter of an IPv6 group (`MCAST_JOIN_SOURCE_GROUP` and its siblings) on
+    /// the device with the index `interface`, or for 0 on the device by which datagrams to the
+    /// group leave.
+    ///
+    /// # Errors
+    /// Those of the methods for IPv4, such as [`join_ssm_v4`](Self::join_ssm_v4); the limit is
+    /// `net.ipv6.mld_max_msf`. `ENOPROTOOPT` on an IPv4 socket.
+    pub fn change_source_v6(
+        &self,
+        change: SourceChange,
+        source: &Ipv6Addr,
+        group: &Ipv6Addr,
+        interface: u32,
+    ) -> io::Result<()> {
+        let Shared { stack, socket, .. } = &*self.shared;
+        let addresses = (IpAddr::V6(*group), IpAddr::V6(*source));
+        let device = device(interface);
+        Ok(with_cx(|cx| socket.change_source(stack.host(), cx, change, addresses, device))?)
     }
 
     /// Sets a socket option by Linux's rules.

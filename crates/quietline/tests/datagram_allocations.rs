@@ -1,5 +1,6 @@
-//! Checks that datagrams allocate no memory of the system's allocator in the steady state: packets
-//! come from packet memory, and routes, neighbors and sockets exist.
+//! Checks that datagrams, also those through a packet port, allocate no memory of the system's
+//! allocator in the steady state: packets come from packet memory, and routes, neighbors and
+//! sockets exist.
 
 #[cfg(test)]
 #[path = "support/allocations.rs"]
@@ -10,6 +11,10 @@ mod tests {
     use std::{net::SocketAddr, sync::Arc};
 
     use pkt::Instant;
+    use quietline::{
+        Stack, UdpSocket,
+        device::{PacketPort, PortConfig},
+    };
     use stack::{
         Cx, Memory,
         device::{Wire, WireConfig},
@@ -133,5 +138,48 @@ mod tests {
                 socket.close(&bench.hosts[number], &mut bench.cx);
             }
         }
+    }
+
+    /// An IPv4 packet from 10.0.0.2 to 10.0.0.1, with a UDP header from port 7 to port 7 without
+    /// checksum.
+    fn datagram(payload: &[u8]) -> Vec<u8> {
+        let len = |header: usize| u16::try_from(header + payload.len()).expect("short");
+        let mut bytes = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
+        bytes[2..4].copy_from_slice(&len(28).to_be_bytes());
+        let sum = pkt::Sum::of(&bytes).finish();
+        bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+        bytes.extend([0, 7, 0, 7]);
+        bytes.extend(len(8).to_be_bytes());
+        bytes.extend([0, 0]);
+        bytes.extend(payload);
+        bytes
+    }
+
+    #[test]
+    fn packets_through_a_port_allocate_no_memory_in_the_steady_state() {
+        let (device, port) = PacketPort::ip(&PortConfig::default()).expect("a port");
+        let address = "10.0.0.1/24".parse().expect("a prefix");
+        let stack = Stack::builder().device(device).address(address).manual().build();
+        let stack = stack.expect("a stack");
+        let socket = UdpSocket::bind(&stack, "10.0.0.1:7").expect("free");
+        let packets = [(); BATCH].map(|()| datagram(&[7; 1000]));
+        let mut buffer = [0; 1500];
+        let mut exchange = || {
+            assert_eq!(port.inject(&packets).expect("open"), BATCH);
+            for _ in 0..BATCH {
+                let (len, from) = socket.recv_from(&mut buffer).expect("a datagram");
+                socket.send_to(&buffer[..len], from).expect("room");
+            }
+            let mut bytes = 0;
+            let drained = port.drain(64, |frame| {
+                bytes += frame.slices().map(<[u8]>::len).sum::<usize>();
+                Ok::<_, ()>(())
+            });
+            assert_eq!((drained, bytes), (Ok(BATCH), BATCH * 1028));
+        };
+        (0..20).for_each(|_| exchange());
+        let before = allocations::of_this_thread();
+        (0..100).for_each(|_| exchange());
+        assert_eq!(allocations::of_this_thread() - before, 0);
     }
 }

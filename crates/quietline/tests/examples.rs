@@ -27,6 +27,8 @@ mod http_hyper;
 mod http_over_tap;
 #[path = "../examples/many_connections.rs"]
 mod many_connections;
+#[path = "../examples/packet_port.rs"]
+mod packet_port;
 #[path = "../examples/quic_quinn.rs"]
 mod quic_quinn;
 #[path = "../examples/sans_io.rs"]
@@ -47,7 +49,7 @@ mod udp_echo;
 type Run = fn() -> Result<(), Box<dyn std::error::Error>>;
 
 /// The examples, and the requirements of each besides the toolchain.
-static EXAMPLES: [(&str, Run, Needs); 15] = [
+static EXAMPLES: [(&str, Run, Needs); 16] = [
     ("custom_device", custom_device::main, Needs::Nothing),
     ("dns_policy", dns_policy::main, Needs::Nothing),
     ("echo", echo::main, Needs::Nothing),
@@ -55,6 +57,7 @@ static EXAMPLES: [(&str, Run, Needs); 15] = [
     ("http_hyper", http_hyper::main, Needs::Nothing),
     ("http_over_tap", http_over_tap::main, Needs::Namespace),
     ("many_connections", many_connections::main, Needs::Nothing),
+    ("packet_port", packet_port::main, Needs::Nothing),
     ("quic_quinn", quic_quinn::main, Needs::Nothing),
     ("sans_io", sans_io::main, Needs::Nothing),
     ("sim_test", sim_test::main, Needs::Nothing),

@@ -16,10 +16,11 @@ mod tests {
 
     use quietline::{
         Impairment, Readiness, ReceiveMessage, SendMessage, Stack, Wire, WireConfig,
+        device::{PacketPort, PortConfig},
         tokio::{TcpListener, TcpStream, UdpSocket},
     };
     use tokio::{
-        io::{AsyncReadExt as _, AsyncWriteExt as _, ReadBuf},
+        io::{AsyncReadExt as _, AsyncWriteExt as _, ReadBuf, unix::AsyncFd},
         runtime::Builder,
         time::{sleep, timeout},
     };
@@ -343,5 +344,53 @@ mod tests {
             server.shutdown();
             assert!(reads.await.unwrap().is_err() && accepts.await.unwrap().is_err());
         });
+    }
+
+    /// Sends the frames of a port to another one, until the stack of the first one has ended.
+    async fn carry(from: Arc<AsyncFd<PacketPort>>, to: Arc<AsyncFd<PacketPort>>) {
+        let mut frame = [0; 1500];
+        while !from.get_ref().is_closed() {
+            let mut ready = from.readable().await.unwrap();
+            let drained = ready.get_inner().drain(16, |lent| {
+                let len = lent.copy_to(&mut frame);
+                to.get_ref().inject(&[&frame[..len]])
+            });
+            if drained.is_ok_and(|drained| drained == 0) {
+                ready.clear_ready();
+            }
+        }
+    }
+
+    #[test]
+    fn tasks_carry_the_frames_of_ports() {
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let test = async {
+            let stack = |number| {
+                let (device, port) = PacketPort::ip(&PortConfig::default()).unwrap();
+                let address = format!("10.0.0.{number}/24").parse().unwrap();
+                let stack = Stack::builder().device(device).address(address).build().unwrap();
+                // SAFETY: a port owns its descriptor, which is open and the same until the port ends.
+                let port = unsafe { AsyncFd::register(port) };
+                (stack, Arc::new(port.unwrap()))
+            };
+            let ((client, left), (server, right)) = (stack(1), stack(2));
+            let there = tokio::spawn(carry(Arc::clone(&left), Arc::clone(&right)));
+            let back = tokio::spawn(carry(right, left));
+            let (mut stream, mut accepted) = connected(&client, &server).await;
+            let sent = vec![7; 300_000];
+            let sends = tokio::spawn(async move {
+                stream.write_all(&sent).await.unwrap();
+                stream.shutdown().await.unwrap();
+                stream
+            });
+            let mut received = Vec::new();
+            accepted.read_to_end(&mut received).await.unwrap();
+            assert_eq!(received.len(), 300_000);
+            drop((sends.await.unwrap(), accepted, client, server));
+            there.await.unwrap();
+            back.await.unwrap();
+        };
+        let limit = Duration::from_secs(60);
+        runtime.block_on(async { timeout(limit, test).await.expect("the test hangs") });
     }
 }

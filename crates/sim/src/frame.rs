@@ -165,13 +165,22 @@ pub fn udp(
     let mut bytes = vec![0; UDP_HEADER_LEN];
     UdpHeader { src_port: ports.0, dst_port: ports.1, len, checksum: 0 }.emit(&mut bytes);
     bytes.extend_from_slice(payload);
+    fix_udp_checksum(src, dst, &mut bytes);
+    bytes
+}
+
+/// Corrects the checksum of a UDP datagram, if the header is complete.
+pub fn fix_udp_checksum(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, datagram: &mut [u8]) {
+    if datagram.len() < UDP_HEADER_LEN {
+        return;
+    }
+    datagram[6..8].fill(0);
     // RFC 768: a sum of zero is sent as all ones.
-    let sum = match pseudo_checksum(src.into(), dst.into(), protocol::UDP, &bytes) {
+    let sum = match pseudo_checksum(src.into(), dst.into(), protocol::UDP, datagram) {
         0 => 0xffff,
         sum => sum,
     };
-    bytes[6..8].copy_from_slice(&sum.to_be_bytes());
-    bytes
+    datagram[6..8].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Builds an ICMP message with its checksum.

@@ -329,8 +329,10 @@ impl Attempt {
             self.iss = Some(header.seq);
             self.irs = None;
         }
-        if header.has(Flags::ACK) && self.irs.is_none() {
-            // The first acknowledgment covers the SYN alone: `segment` sends no data with a SYN.
+        if header.has(Flags::ACK) && self.irs.is_none() && self.iss.is_some() {
+            // After the host's SYN, the first acknowledgment covers the peer's SYN alone: `segment`
+            // sends no data with a SYN. Before it, the acknowledgment belongs to an earlier
+            // connection of the same ports (a challenge ACK, RFC 5961 §4) and covers data, too.
             self.irs = Some(header.ack - 1);
         }
         let Some(iss) = self.iss else { return };

@@ -116,12 +116,14 @@ struct State {
 /// A deliberate fault, which the checks of a run must detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// A payload byte of the n-th data segment is changed and its checksum made to fit.
+    /// A payload byte of the n-th frame with data is changed and its checksum made to fit.
     Forge(u64),
     /// The n-th frame is dropped without being counted.
     Vanish(u64),
     /// From the n-th frame on, nothing is delivered.
     Silence(u64),
+    /// From the n-th frame on, every frame arrives twice.
+    Repeat(u64),
 }
 
 /// Network of hosts, made of bytes.
@@ -294,7 +296,8 @@ impl State {
             path.flip_one_bit(&mut frame.bytes);
             self.counts.corrupted += 1;
         }
-        if path.duplicates() {
+        let repeats = matches!(self.sabotage, Some(Sabotage::Repeat(n)) if self.counts.sent >= n);
+        if path.duplicates() || repeats {
             let again = due + path.copy_delay();
             self.counts.duplicated += 1;
             self.put(to, again, frame.clone());

@@ -4,12 +4,14 @@
 //! After every event the invariants of every connection hold (`Host::check`), its sequence numbers
 //! only grow, and every frame and every byte of packet memory is accounted for (`recycling`). While
 //! the network passes anything, data flows: [`STALL`] without progress is a failure. At the end
-//! every stream has arrived whole, and no connection, timer or packet is left.
+//! every stream has arrived whole, and no connection, timer or packet is left. Each datagram that
+//! has arrived is one that was sent (`datagrams`).
 //!
 //! A failing seed is replayed by [`explain`], which writes the traffic as a pcapng file.
 //!
 //! Not here: the parts themselves (`network`, `traffic`).
 
+mod datagrams;
 mod draw;
 mod play;
 mod prediction;
@@ -23,6 +25,7 @@ use std::{
     time::Duration,
 };
 
+pub use datagrams::Flow;
 pub use prediction::{PredictionSummary, compare_prediction};
 
 use pkt::PoolStats;
@@ -62,6 +65,8 @@ pub struct Scenario {
     pub offload: Offload,
     /// The connections.
     pub sessions: Vec<Session>,
+    /// The datagrams.
+    pub datagrams: Vec<Flow>,
     /// `TCP_MAXSEG` of each host's sockets, which bounds the segments that the others send.
     pub maxseg: Vec<Option<u16>>,
     /// Settings that change during the run, by time.
@@ -117,6 +122,10 @@ pub struct Outcome {
     pub took: Duration,
     /// Bytes that applications have read.
     pub bytes: u64,
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Different datagrams that have arrived.
+    pub datagrams_received: u64,
     /// Connections that were aborted as planned.
     pub aborted: u64,
     /// Events of the world.

@@ -12,7 +12,7 @@ mod tests {
         device::{Impairment, WireConfig},
         socket::{
             DatagramSocket,
-            datagram::{ReceiveMessage, SendMessage},
+            datagram::{ReceiveMessage, SendControl, SendMessage},
             options::{OptionValue, SocketOption, SocketSettings},
         },
     };
@@ -193,6 +193,117 @@ mod tests {
         assert_eq!(hosts[0].counters().stack(Counter::IpFragCreates), u64::from(COUNT) * 6);
         drop(hosts);
         close(world, [client, server]);
+    }
+
+    /// Sends datagrams of these sizes with one call over a wire that takes superframes; returns the
+    /// number of packets that left.
+    fn send_sizes(world: &mut World, client: &DatagramSocket, sizes: &[usize]) -> u64 {
+        let host = Arc::clone(&world.hosts[0]);
+        let of = |host: &stack::host::Host| {
+            let counters = host.counters();
+            counters.stack(Counter::IpOutRequests) + counters.stack(Counter::Ip6OutRequests)
+        };
+        let before = of(&host);
+        let payloads: Vec<_> =
+            (0..).zip(sizes).map(|(number, len)| payload(number, *len)).collect();
+        let messages: Vec<_> = payloads.iter().map(|bytes| SendMessage::new(bytes)).collect();
+        assert_eq!(client.send_batch(&host, world.app(0), &messages), Ok(sizes.len()));
+        world.pass(Duration::from_millis(1));
+        of(&host) - before
+    }
+
+    /// Opens two connected sockets over a wire without impairments, whose neighbor is resolved.
+    fn connected_pair(version: Version) -> (World, [Arc<DatagramSocket>; 2]) {
+        let mut world = world_of(version, 1, &WireConfig::default());
+        let ends = [address_of(version, 1, 1000), address_of(version, 2, PORT)];
+        let sockets = [0, 1].map(|host| bind(&mut world, host, ends[host]));
+        for (host, socket) in sockets.iter().enumerate() {
+            let of = Arc::clone(&world.hosts[host]);
+            socket.connect(&of, world.app(host), ends[1 - host]).expect("a route");
+        }
+        assert_eq!(send_sizes(&mut world, &sockets[0], &[1]), 1);
+        let host = Arc::clone(&world.hosts[1]);
+        sockets[1].recv(&host, world.app(1), &mut [0; 9], false).expect("the first datagram");
+        (world, sockets)
+    }
+
+    #[test]
+    fn datagrams_of_one_call_and_size_leave_as_one_packet_and_arrive_one_by_one() {
+        for version in [Version::V4, Version::V6] {
+            let (mut world, [client, server]) = connected_pair(version);
+            let host = Arc::clone(&world.hosts[1]);
+            // Four equal ones and a shorter one; a longer one; an empty one cannot be joined.
+            let sizes = [500, 500, 500, 500, 300, 600, 600, 0, 0, 1000];
+            let packets = send_sizes(&mut world, &client, &sizes);
+            assert_eq!(packets, 4, "with the numbers: 504 to 304, 604 to 4, 4, and 1004 bytes");
+            let mut buf = [0; 2000];
+            let peeked = server.recv(&host, world.app(1), &mut buf, true).expect("a datagram");
+            assert_eq!((peeked.len, peeked.segment), (504, None));
+            assert_eq!(buf[..504], payload(0, 500));
+            // Three of the first packet in a batch, then one alone, then the rest.
+            let mut bufs = [[0; 2000]; 16];
+            let mut received = Vec::new();
+            for room in [3, 1, 16] {
+                let mut messages = bufs.each_mut().map(|buf| ReceiveMessage::new(&mut buf[..]));
+                let got = server.recv_batch(&host, world.app(1), &mut messages[..room]);
+                for message in &messages[..got.expect("datagrams")] {
+                    let of = message.received.expect("a description");
+                    assert_eq!((of.len, of.segment), (of.datagram_len, None));
+                    assert_eq!(of.source, address_of(version, 1, 1000));
+                    received.push(message.buf[..of.len].to_vec());
+                }
+            }
+            let expected: Vec<_> =
+                (0..).zip(sizes).map(|(number, len)| payload(number, len)).collect();
+            assert_eq!(received, expected);
+            // A buffer that is too short loses the rest of its datagram, not of the others.
+            send_sizes(&mut world, &client, &[100, 100]);
+            let cut = server.recv(&host, world.app(1), &mut buf[..50], false).expect("a datagram");
+            assert_eq!((cut.len, cut.datagram_len), (50, 104));
+            let next = server.recv(&host, world.app(1), &mut buf, false).expect("a datagram");
+            assert_eq!((next.len, &buf[..104]), (104, &payload(1, 100)[..]));
+            let is_v4 = matches!(version, Version::V4);
+            let of = |counter: Counter| host.counters().stack(counter.of_version(is_v4));
+            assert_eq!(of(Counter::UdpInDatagrams), 1 + 10 + 2);
+            assert_eq!(server.memory_info(&host, world.app(1)).rmem_alloc, 0);
+            drop(host);
+            close(world, [client, server]);
+        }
+    }
+
+    #[test]
+    fn udp_gro_receives_the_datagrams_of_one_packet_together() {
+        for version in [Version::V4, Version::V6] {
+            let (mut world, [client, server]) = connected_pair(version);
+            let [sender, host] = [0, 1].map(|host| Arc::clone(&world.hosts[host]));
+            let option = SocketOption::ReceiveOffload;
+            server.set_option(&host, world.app(1), option, &OptionValue::Int(1)).expect("valid");
+            let bytes = payload(0, 6396);
+            let control = SendControl { segment: Some(64), ..SendControl::default() };
+            let message = SendMessage { control, ..SendMessage::new(&bytes) };
+            client.send(&sender, world.app(0), &message).expect("room");
+            world.pass(Duration::from_millis(1));
+            let mut buf = vec![0; 65_536];
+            let got = server.recv(&host, world.app(1), &mut buf, false).expect("datagrams");
+            assert_eq!((got.len, got.segment), (6400, Some(64)));
+            assert_eq!(buf[..6400], bytes);
+            let is_v4 = matches!(version, Version::V4);
+            let count = |of: &stack::host::Host, counter: Counter| {
+                of.counters().stack(counter.of_version(is_v4))
+            };
+            assert_eq!(count(&sender, Counter::UdpOutDatagrams), 1 + 100);
+            assert_eq!(count(&host, Counter::UdpInDatagrams), 1 + 100);
+            // Without the option from now on: the rest of a packet is received one by one.
+            client.send(&sender, world.app(0), &message).expect("room");
+            world.pass(Duration::from_millis(1));
+            server.set_option(&host, world.app(1), option, &OptionValue::Int(0)).expect("valid");
+            for part in bytes.chunks(64) {
+                let got = server.recv(&host, world.app(1), &mut buf, false).expect("a datagram");
+                assert_eq!((&buf[..got.len], got.segment), (part, None));
+            }
+            drop((sender, host));
+            close(world, [client, server]);
+        }
     }
 
     #[test]

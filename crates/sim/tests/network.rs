@@ -26,7 +26,7 @@ mod tests {
     use sim::{
         modes,
         network::{Burst, Capture, Counts, Fate, Offload, PathConfig, Sabotage},
-        scenario::{CONTEXTS, Caches, Outcome, Scenario, Threads, explain, run, try_run},
+        scenario::{CONTEXTS, Caches, Flow, Outcome, Scenario, Threads, explain, run, try_run},
         suite,
     };
 
@@ -60,6 +60,7 @@ mod tests {
     struct Totals {
         seeds: u64,
         bytes: u64,
+        datagrams: [u64; 2],
         aborted: u64,
         steps: u64,
         frames: Counts,
@@ -85,6 +86,8 @@ mod tests {
             }
             self.seeds += 1;
             self.bytes += outcome.bytes;
+            self.datagrams[0] += outcome.datagrams_sent;
+            self.datagrams[1] += outcome.datagrams_received;
             self.aborted += outcome.aborted;
             self.steps += outcome.steps;
             self.longest = self.longest.max(outcome.took);
@@ -190,6 +193,8 @@ mod tests {
             let Counts { cut, duplicated, icmp, corrupted, marked, .. } = frames;
             let happened = [cut, duplicated, icmp, corrupted, marked, totals.aborted];
             assert!(happened.iter().all(|count| *count > 0), "{totals:?}");
+            let [sent, received] = totals.datagrams;
+            assert!(sent / 2 < received && received < sent, "datagrams: {received} of {sent}");
             for fate in [Fate::Loss, Fate::Burst, Fate::QueueFull, Fate::Blackout, Fate::TooBig] {
                 assert!(frames.lost[fate as usize] > 0, "{fate:?}: {totals:?}");
             }
@@ -229,6 +234,7 @@ mod tests {
         scenario.sessions.truncate(1);
         scenario.maxseg = vec![None; 2];
         scenario.changes.clear();
+        scenario.datagrams.clear();
         let session = &mut scenario.sessions[0];
         (session.client, session.server, session.early) = (0, 1, false);
         for behavior in [&mut session.up, &mut session.down] {
@@ -246,6 +252,54 @@ mod tests {
     #[test]
     fn a_run_without_a_fault_passes() {
         assert_eq!(run(&plain(), None, None).frames.lost, [0; Fate::COUNT]);
+    }
+
+    /// Returns a flow of datagrams that a path without faults delivers completely.
+    fn flow() -> Flow {
+        Flow {
+            from: 0,
+            to: 1,
+            at: Duration::ZERO,
+            count: 40,
+            size_max: 4000,
+            equal: false,
+            pause: Duration::from_millis(5),
+            batch: 4,
+            connected: false,
+            joins: true,
+        }
+    }
+
+    #[test]
+    fn all_datagrams_cross_a_path_without_faults() {
+        let mut scenario = plain();
+        let again = Flow { from: 1, to: 0, equal: true, connected: true, ..flow() };
+        scenario.datagrams = vec![flow(), again];
+        let outcome = run(&scenario, None, None);
+        assert_eq!((outcome.datagrams_sent, outcome.datagrams_received), (80, 80));
+    }
+
+    #[test]
+    fn a_forged_datagram_is_detected() {
+        let mut scenario = plain();
+        // The only data in the network.
+        scenario.sessions[0].up.length = 0;
+        scenario.sessions[0].down.length = 0;
+        scenario.datagrams = vec![Flow { size_max: 500, ..flow() }];
+        let error = try_run(&scenario, None, Some(Sabotage::Forge(20))).expect_err("the fault");
+        assert!(error.contains("has changed"), "{error}");
+    }
+
+    #[test]
+    fn a_datagram_that_arrives_twice_is_detected_unless_the_path_duplicates() {
+        let mut scenario = plain();
+        scenario.datagrams = vec![flow()];
+        scenario.paths[0].duplicate = 0.5;
+        let outcome = run(&scenario, None, None);
+        assert_eq!(outcome.datagrams_received, 40);
+        scenario.paths[0].duplicate = 0.0;
+        let error = try_run(&scenario, None, Some(Sabotage::Repeat(20))).expect_err("the fault");
+        assert!(error.contains("arrived twice"), "{error}");
     }
 
     #[test]

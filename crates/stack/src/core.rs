@@ -82,9 +82,10 @@ enum Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum PollReport {
-    /// The budget was used up; another turn has work at once.
+    /// The budget was used up, or a walk over the connections is unfinished: another turn has work
+    /// at once.
     Pending,
-    /// Every queue was found empty, or its frames are left to a woken reader.
+    /// Every polled queue was found empty, or its frames are left to a woken reader.
     AllDone,
 }
 
@@ -99,7 +100,8 @@ pub enum CoreRun {
     Pending,
     /// Another thread owns the core, and does the work for which this call was made.
     Elsewhere,
-    /// More frames have arrived. They are left to a woken reader, which polls the core itself.
+    /// Frames that have arrived or may arrive are left to a thread that polls the core itself: a
+    /// reader that this call has woken, or a thread that has polled recently.
     Left,
 }
 
@@ -117,7 +119,7 @@ pub(crate) struct CoreState {
     /// Queues whose frames arrive in a ring that this core reads: a polling thread finds them
     /// without a doorbell.
     ringed: u64,
-    /// Queues that hold packets back in GRO while a thread busy-polls.
+    /// Queues that held packets back in GRO after their last poll.
     holding: u64,
     /// Queues that are not polled, because their device is down or gone.
     applied: admin_state::AppliedStates,
@@ -167,9 +169,9 @@ fn queues_in(mut mask: u64) -> impl Iterator<Item = usize> {
 
 /// A core's reference to its host. Each run of the core holds a count of this reference.
 ///
-/// Each core has its own reference on its own cache lines. If all cores counted on the host itself,
-/// every doorbell would write one shared line twice (docs/model.md). The [`Host`] owns these
-/// references, so they end with the host.
+/// Each core has its own reference on its own cache lines. If all cores used the reference count of
+/// the host itself, every doorbell would write one shared line twice (docs/model.md). The [`Host`]
+/// owns these references, so they end with the host.
 ///
 /// [`Host`]: crate::host::Host
 #[derive(Default)]
@@ -306,7 +308,7 @@ impl Core {
         u8::try_from(place).ok().map(NapiId)
     }
 
-    /// Returns the number of entries in the timer wheel, including canceled ones.
+    /// Returns the number of entries in the timer wheel, including stale ones.
     #[must_use]
     pub fn timers_armed(&self) -> usize {
         self.sockets.timers_armed()

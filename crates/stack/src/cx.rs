@@ -51,7 +51,7 @@ use wakes::HeldWakes;
 const SOFTIRQ_RESTART_MAX: usize = 64;
 
 /// Number of cores that a context with a clock runs between two clock reads. Most calls run one or
-/// two cores.
+/// two cores, and thus read no clock here.
 const SOFTIRQ_LOOK: usize = 8;
 
 /// Time for which a context runs cores, from its first clock read on (`MAX_SOFTIRQ_TIME`).

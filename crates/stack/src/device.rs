@@ -105,11 +105,14 @@ pub struct Capabilities {
     /// Whether the device completes a partial TCP or UDP checksum (`NETIF_F_HW_CSUM`). If false,
     /// every packet passed to it has its checksum in place.
     pub tx_checksum: bool,
-    /// Whether the device accepts superframes (packets of several TCP segments) over IPv4
+    /// Whether the device accepts superframes (packets of several segments) of TCP over IPv4
     /// (`NETIF_F_TSO`). Needs `tx_checksum`.
     pub tso4: bool,
     /// Whether the device accepts superframes over IPv6 (`NETIF_F_TSO6`). Needs `tx_checksum`.
     pub tso6: bool,
+    /// Whether the device accepts superframes of UDP datagrams over both IP versions
+    /// (`NETIF_F_GSO_UDP_L4`). Needs `tx_checksum` and both kinds for TCP.
+    pub uso: bool,
     /// Largest superframe that the device accepts, in bytes of IP packet (`tso_max_size`), at most
     /// [`BIG_TCP_BYTES_MAX`](crate::base::limits::BIG_TCP_BYTES_MAX). The size that TCP makes is a
     /// setting (`gso_max_size`).
@@ -138,6 +141,7 @@ impl Capabilities {
             tx_checksum: false,
             tso4: false,
             tso6: false,
+            uso: false,
             gso_max_bytes: GSO_BYTES_MAX,
             jumbo6: true,
             queues: 1,
@@ -270,8 +274,8 @@ pub trait Device: Send + Sync + Debug {
 
     /// Frees the packets of `queue` that the device has completed since `transmit` returned, and
     /// returns their number and bytes: every packet taken by `transmit` counts exactly once, sent
-    /// or dropped. Called at the start of every turn. A device without `async_completion` returns
-    /// [`Completed::NONE`].
+    /// or dropped. Called at the start of every turn if `async_completion` is set. Other devices
+    /// return [`Completed::NONE`].
     fn complete(&self, queue: QueueId, cx: &mut Cx) -> Completed {
         self.wrapped().map_or(Completed::NONE, |device| device.complete(queue, cx))
     }
@@ -334,7 +338,7 @@ pub struct Doorbell {
     napi: NapiId,
 }
 
-// A panic that unwinds through a ring releases the core (`sync::CoreGuard`), so devices with a
+// A panic that unwinds through `ring` releases the core (`sync::CoreGuard`), so devices with a
 // doorbell, and types that contain them, may cross `catch_unwind`. The compiler does not derive
 // these traits, because a core has cells.
 impl UnwindSafe for Doorbell {}
@@ -357,7 +361,8 @@ impl Doorbell {
 
     /// Signals an arrival or a completion from a thread without a running context: the worker of
     /// the core is woken and polls the queue, unless another thread runs the core and polls it. Any
-    /// thread may call this at any rate; calls before the core has run cost one atomic operation.
+    /// thread may call this at any rate; repeated calls before the core runs cost one atomic
+    /// operation each.
     ///
     /// A stack without workers has no thread to wake: `Stack::poll` finds the queue due, and the
     /// application must call it.

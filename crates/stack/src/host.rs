@@ -36,17 +36,18 @@ pub use audit::Audit;
 pub struct Host {
     net: Arc<Net>,
     cores: Vec<Arc<Core>>,
-    /// References of the cores to `net`.
+    /// One reference to `net` for each core, on cache lines of its own. The cores hold only weak
+    /// references to these.
     core_nets: Vec<Arc<CoreNet>>,
     /// Lock that serializes changes of devices.
     device_changes: Mutex<()>,
 }
 
 impl Host {
-    /// Runs every core on the calling thread until no core has work: for sans-IO use and the
-    /// simulator. Returns the time at which the caller must call again even if nothing arrives.
-    /// This is the present time if a core still has work, because work arrives as fast as it is
-    /// done.
+    /// Runs, on the calling thread, every core that no other thread owns, each until it has no work
+    /// or has reached a limit of turns: for sans-IO use and the simulator. Returns the time at
+    /// which the caller must call again even if nothing arrives, which is the present time or
+    /// earlier if a core still has work.
     pub fn poll(&self, cx: &mut Cx) -> Option<Instant> {
         let mut pending = false;
         for core in &self.cores {
@@ -113,22 +114,24 @@ impl Host {
                 || present.default_qdisc != next.default_qdisc;
             (present.tcp != next.tcp, stale)
         })?;
-        // The new settings are published before this request, so the core that takes the request
-        // uses them. Connections may hold spare packets that the earlier settings allowed.
+        // Connections may hold spare packets that only the earlier settings allowed, so a core is
+        // asked to free them. The request comes after the new settings are published, so the core
+        // that takes it uses these.
         if trims && self.tcp_memory().request_trim() {
             self.cores[0].wake_before(Instant::ZERO);
         }
         if stale {
             // Cached route entries (dst) depend on the earlier settings: how references are
-            // counted, the features of the device, and the reverse-path filter. A new route
-            // generation makes every user look up its entry again.
+            // counted, where the validity is read, the features and the default queueing discipline
+            // of the device, and the reverse-path filter. A new route generation makes every user
+            // look up its entry again.
             self.invalidate_routes();
         }
         Ok(())
     }
 
-    /// Stops all sockets: listeners are closed, connections aborted. No socket can be opened from
-    /// here on.
+    /// Stops all sockets: listeners are closed, datagram sockets ended, connections aborted. No
+    /// socket can be opened from here on.
     pub fn shut_down(&self, cx: &mut Cx) {
         if !self.down.begin() {
             return;

@@ -3,8 +3,9 @@
 //! Internal to crate `quietline`: it promises no stability, and any release may change or remove
 //! any item.
 //!
-//! The receive path and the transmit path consist of direct calls. They use no callback, no `dyn`
-//! call per packet, and no async function. For TCP:
+//! The receive path and the transmit path consist of direct calls. They use no callback and no
+//! async function. A `dyn` call is made to a device once per batch, to a core once per run, and to
+//! the owner of a packet when its transmission completes. For TCP:
 //!
 //! ```text
 //! receive   device → gro → normal list → ip::input → early demux → tcp::input

@@ -2,14 +2,14 @@
 //! used both by softirq work (packets, timers) and by the calls of applications.
 //!
 //! `connection` is a TCP connection: its softirq side, its process side (send, recv, shutdown,
-//! close), and the backlog between them. `datagram` is a UDP socket, and the table of UDP sockets.
-//! `modes` has the optional steps of a connection, each enabled by a setting; `listener`, passive
-//! opens with their requests; `time_wait`, the compact TIME-WAIT state; `demux`, the lookup tables
-//! of TCP; `net`, the state of a host that its sockets share; `core_sockets`, the timers of the
-//! sockets of one core; `rx`, the arguments of the receive steps; `reset`, replies without a
-//! connection; `fast_open`, Fast Open cookies; `flows`, intercepted flows; `wmem`, the accounting
-//! of a socket's packets that devices hold; `family`, the addresses that an application sees; and
-//! `options`, the socket options.
+//! close), and the backlog between them. `datagram` is a UDP or ping socket, and the table of these
+//! sockets. `modes` has the optional steps of a connection, each controlled by a setting;
+//! `listener`, passive opens with their requests; `time_wait`, the compact TIME-WAIT state;
+//! `demux`, the lookup tables of TCP; `net`, the state of a host that its sockets share;
+//! `core_sockets`, the timers and the throttled sockets of one core; `rx`, the arguments of the
+//! receive steps; `reset`, replies without a connection; `fast_open`, Fast Open cookies; `flows`,
+//! intercepted flows; `wmem`, the accounting of a socket's packets that devices hold; `family`, the
+//! addresses that an application sees; and `options`, the socket options.
 //!
 //! Above: receive steps, which pass packets, and crate `quietline`, which makes calls. Below:
 //! `route`, `transmit`, crate `tcp`. Linux: net/ipv4/{tcp.c, tcp_ipv4.c, inet_connection_sock.c},

@@ -6,11 +6,12 @@
 //!
 //! Settings of one device or queue have their own names below `net.quietline.dev`: see [`device`].
 //!
-//! The tables list only settings that some code reads. A setting that would have no effect is
-//! therefore unknown, and setting it is an error. To add a setting, add its row to the table of
-//! `host_rows`, `tcp_rows` or `device::settings`, and the field that the row names. The row
-//! contains the tier and the description, from which docs/sysctl.md is generated. A setting that
-//! replaces a constant of Linux has a name below `net.quietline`.
+//! The tables list only settings that some code reads, or that cannot be changed (`ip_forward`). A
+//! setting that would have no effect is therefore unknown, and setting it is an error. To add a
+//! setting, add its row to the table of `host_rows`, `tcp_rows` or `device::settings`, and the
+//! field that the row names. The row contains the tier and the description, from which
+//! docs/sysctl.md is generated. A setting that replaces a constant of Linux has a name below
+//! `net.quietline`.
 //!
 //! Not here: the rows.
 
@@ -121,8 +122,8 @@ pub enum SysctlError {
 }
 
 impl Sysctls {
-    /// Sets a value from its text, as `sysctl -w NAME=VALUE` does. Numbers are decimal; several are
-    /// separated by blanks.
+    /// Sets a value from its text, as `sysctl -w NAME=VALUE` does. Numbers are decimal, except in
+    /// masks and keys; several are separated by blanks.
     ///
     /// # Errors
     /// Returns a [`SysctlError`] if no setting has this name or the value is not accepted. No

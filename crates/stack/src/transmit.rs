@@ -1,5 +1,5 @@
 //! Transmit steps from IP to the device: IP header, link header, queueing discipline, device. Each
-//! file is one step.
+//! step has a file; the other files serve these steps.
 //!
 //! Above: sockets, resets and ICMP, which call [`ip_output`]. Below: devices. Linux:
 //! net/ipv4/ip_output.c, net/core/{neighbour,dev}.c, net/sched.

@@ -1,4 +1,5 @@
-//! Types that every other module uses: counters, random numbers, states, errors, memory pressure.
+//! Types that every other module but `wire` uses: counters, random numbers, states, errors, memory
+//! pressure.
 //!
 //! The files of this module import no module of the crate outside `base`.
 

@@ -39,16 +39,17 @@ impl Tcb {
         self.start_close(cx);
     }
 
-    /// Closes the receiving direction (`shutdown(SHUT_RD)`): reads return end of stream. The peer
-    /// is not notified, and data that it sends in ESTABLISHED is still acknowledged, as in Linux.
+    /// Closes the receiving direction (`shutdown(SHUT_RD)`): reads return end of stream once the
+    /// queue is empty. The peer is not notified, and data that it sends in ESTABLISHED is still
+    /// queued and acknowledged, as in Linux.
     pub fn shutdown_read(&mut self) {
         self.flags |= TcbFlags::SHUT_READ;
     }
 
-    /// Closes the connection for the application. Unread data, or a linger time of zero, causes a
-    /// reset. Otherwise a FIN follows the queued data and the connection continues as an orphan.
-    /// The caller runs `output` afterwards and keeps the control block until its state is CLOSE or
-    /// TIME-WAIT.
+    /// Closes the connection for the application. In SYN-SENT the attempt ends at once. Unread
+    /// data, or a linger time of zero, causes a reset. Otherwise a FIN follows the queued data,
+    /// unless it was sent before, and the connection continues as an orphan. The caller runs
+    /// `output` afterwards and keeps the control block until its state is CLOSE or TIME-WAIT.
     pub fn close(&mut self, cx: &mut Cx<'_>) {
         self.flags |= TcbFlags::ORPHAN | TcbFlags::SHUT_READ;
         let unread = !self.receive_queue.is_empty();
@@ -72,8 +73,10 @@ impl Tcb {
         self.error = None;
     }
 
-    /// Resets the connection at once (RFC 9293 §3.10.5; `SO_LINGER` of zero) and discards queued
-    /// data. A pending or later call gets the error `Aborted`, as with Linux's `tcp_abort`.
+    /// Ends the connection at once (RFC 9293 §3.10.5; `SO_LINGER` of zero) and discards queued
+    /// data. A reset is sent, except in SYN-SENT and TIME-WAIT, and in CLOSING and LAST-ACK if no
+    /// data is unsent. A pending or later call gets the error `Aborted`, as with Linux's
+    /// `tcp_abort`.
     pub fn abort(&mut self, cx: &mut Cx<'_>) {
         if self.state == State::Close {
             // The connection has already ended, perhaps in good order: its received data stays

@@ -1,27 +1,29 @@
 //! Congestion control: how many bytes may be in flight, and how fast they are sent.
 //!
-//! Above: output reads [`Congestion::cwnd`] and [`Congestion::pacing_rate`]; input and the
-//! retransmission timer report events by `on_*`. RFC 5681, RFC 6582, RFC 6928, RFC 7661; Linux:
+//! Above: `output` and `segment` read [`Congestion::cwnd`] and [`Congestion::pacing_rate`]; they,
+//! `input` and `loss` report events by `on_*`. RFC 5681, RFC 6582, RFC 6928, RFC 7661; Linux:
 //! tcp_cong.c, tcp_cwnd_validate().
 //!
 //! This module has the window arithmetic that every algorithm shares: initial window, growth in
 //! slow start, and in `reduction` and `validation` the effect of a loss, of an unused window, and
-//! of the undo of a reduction that proved needless. An algorithm, a variant of the closed `Policy`,
+//! of the undo of a reduction that proved needless. An algorithm, a variant of the enum `Policy`,
 //! decides three things: the growth on an acknowledgment, and the new `ssthresh` on a loss and on
 //! an ECN mark. An algorithm that follows a model of the path (BBR) sets window and pacing rate
-//! itself, with every [`ModelSample`]; the `on_*` events of recovery only inform it about the state
-//! of recovery.
+//! itself, with every [`ModelSample`]; the `on_*` events of recovery only inform it, except that a
+//! timeout lowers the window to one segment. The end of recovery or an undo restores the window.
 //!
 //! `cwnd` and `ssthresh` are bytes, as in the RFCs; Linux keeps whole segments. Parameters in
 //! segments are multiplied by the current `mss`.
 //!
-//! One recovery makes its calls in this order: `on_enter_recovery`, then any of `on_dup_ack` and
-//! `on_partial_ack`, then one of `on_exit_recovery` and `on_rto`. [`Congestion::on_ack`] is called
-//! in the open state and in slow start after a timeout, never in fast recovery.
+//! A recovery without SACK makes its calls in this order: `on_enter_recovery`, then any of
+//! `on_dup_ack` and `on_partial_ack`, then one of `on_exit_recovery`, `undo` and `on_rto`.
+//! [`Congestion::on_ack`] is called in the open state and in slow start after a timeout, never in
+//! fast recovery.
 //!
 //! With SACK, and after an ECN mark, the window follows proportional rate reduction (`prr`), and
-//! the calls are `on_enter_sack_recovery` or `on_mark`, then `on_recovery_ack` for each ACK and
-//! `on_transmitted` for each segment, then `on_recovery_complete` or `on_rto`.
+//! the calls are `on_enter_sack_recovery` or `on_mark`, then `on_recovery_ack` for each ACK that
+//! delivers data and `on_transmitted` for each transmission, then `on_recovery_complete`, `undo` or
+//! `on_rto`.
 //!
 //! Not here: loss detection and retransmission (`loss`), departure times (`segment::pacing`).
 
@@ -56,7 +58,7 @@ pub use self::sample::{
 use self::window::{Usage, Window};
 use crate::base::rng::Rng;
 
-/// `ssthresh` before any loss: slow start is unlimited.
+/// Initial `ssthresh`: slow start is unlimited.
 pub const SSTHRESH_INFINITE: u32 = u32::MAX;
 
 /// Lower bound of `ssthresh`, in segments (RFC 5681 §3.1, equation 4).
@@ -138,7 +140,7 @@ impl Congestion {
     }
 
     /// Changes to larger segments after a path MTU probe. The window keeps its bytes, because the
-    /// probe does not show that the path takes more of them (RFC 4821 §7.2).
+    /// probe does not show that the path takes more bytes (RFC 4821 §7.2).
     pub fn set_mss_in_bytes(&mut self, mss: u32) {
         let Window { cwnd, ssthresh, .. } = self.window;
         // `set_mss` would rescale the saved state, which must keep its bytes, too.
@@ -157,7 +159,7 @@ impl Congestion {
         self.window.set_cwnd(self.window.mss);
     }
 
-    /// Grows the window after new data was acknowledged outside recovery.
+    /// Grows the window after new data was acknowledged outside fast recovery.
     ///
     /// A window that the application does not fill is not grown: nothing shows that the path can
     /// take more (RFC 7661 §4.3).
@@ -249,7 +251,8 @@ impl Congestion {
         self.window.cwnd / self.window.mss
     }
 
-    /// Returns `ssthresh` in bytes; [`SSTHRESH_INFINITE`] before the first loss.
+    /// Returns `ssthresh` in bytes; [`SSTHRESH_INFINITE`] until a loss, an ECN mark or HyStart sets
+    /// it.
     #[must_use]
     pub const fn ssthresh(&self) -> u32 {
         self.window.ssthresh

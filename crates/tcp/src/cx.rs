@@ -1,4 +1,4 @@
-//! Arguments that the caller of the engine provides with every call: time, packet memory, counters,
+//! Arguments that the caller of the engine provides with its calls: time, packet memory, counters,
 //! settings, random numbers, and the list of packets to send.
 //!
 //! Above: `stack::Cx`, which builds the [`Cx`] of this module for a socket call or a batch of
@@ -27,17 +27,17 @@ use crate::{
     cx::{config::TcpConfig, host_queue::HostQueue},
 };
 
-/// Arguments that all engine calls share.
+/// Arguments that the engine's calls share.
 pub struct Cx<'a> {
     /// Time of the call.
     pub now: Instant,
     /// Packet memory of the calling core or thread.
     pub pool: &'a mut Pool,
-    /// Counter page of the stack; the thread that runs this call is its only writer.
+    /// A counter page of the stack, whose only writer is the thread that runs this call.
     pub counters: &'a Counters,
     /// Segments to transmit, in order, each starting with its TCP header. All belong to the
-    /// connection, request or TIME-WAIT socket of this call: the caller drains the list before it
-    /// calls the engine for another one.
+    /// connection, request or TIME-WAIT socket of this call, or answer a segment that belongs to
+    /// none. The caller drains the list before it calls the engine for another connection.
     pub out: &'a mut PacketList,
     /// Packets that a read has emptied and that are freed after the connection is unlocked
     /// (`PacketRecycle::ListAfterUnlock`). The caller drains the list, as it drains `out`.
@@ -69,6 +69,6 @@ impl fmt::Debug for Cx<'_> {
     }
 }
 
-/// The result of every function that takes a segment: the segment is consumed, or returned with a
-/// drop reason. TCP passes no segment to a higher protocol.
+/// The result of [`input`](crate::input()): the segment is consumed, or returned with a drop
+/// reason. TCP passes no segment to a higher protocol.
 pub type SegmentVerdict = Verdict<core::convert::Infallible>;

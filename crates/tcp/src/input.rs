@@ -3,7 +3,7 @@
 //! Above: `stack::socket`. Below: the receive queue. RFC 9293 §3.10.7; Linux: tcp_rcv_established,
 //! tcp_rcv_state_process.
 //!
-//! The IP layer has verified the checksum and parsed the TCP header: the packet contains only the
+//! The caller has verified the checksum and parsed the TCP header: the packet contains only the
 //! payload, and the header is passed separately. A packet may be a superframe of 64 KB or more
 //! (several segments that GRO or a local sender has put into one packet). A superframe is processed
 //! as one segment, and limits in segments are computed from bytes.
@@ -112,11 +112,12 @@ pub fn input(
 }
 
 /// Like [`input`], run by a reader that waits for `user.len()` bytes (Linux: `ucopy`): the next
-/// bytes of the stream are copied to `user`, past the receive queue. Also returns their number; the
-/// caller passes it to [`Tcb::on_direct_read`] at the end of a batch.
+/// bytes of the stream are copied directly to `user` and bypass the receive queue. The number of
+/// copied bytes is returned, too; the caller passes it to [`Tcb::on_direct_read`] at the end of a
+/// batch.
 ///
-/// The direct copy requires an empty receive queue and no urgent mark; otherwise all data is
-/// queued.
+/// The direct copy requires data in order, an empty receive queue and no urgent mark; otherwise all
+/// data is queued.
 pub fn input_to_user(
     tcb: &mut Tcb,
     header: &SegmentHeader,
@@ -153,7 +154,7 @@ fn process(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) -> Segment
     }
 }
 
-/// Performs the steps of RFC 9293 §3.10.7.4 for every state from SYN-RECEIVED on.
+/// Performs the steps of RFC 9293 §3.10.7.4 for every state from SYN-RECEIVED on, except TIME-WAIT.
 #[inline(never)]
 fn synchronized(
     tcb: &mut Tcb,
@@ -186,19 +187,20 @@ fn synchronized(
 /// perhaps data.
 ///
 /// Entry conditions (the caller has checked ESTABLISHED):
-/// - The flags are ACK, or ACK and PSH. There is no option but the negotiated timestamps, in
-///   particular no SACK block.
+/// - The flags are ACK, or ACK and PSH. No option that this stack uses in such a segment is
+///   present, except the negotiated timestamps; in particular there is no SACK block.
 /// - SEG.SEQ is RCV.NXT, and the payload fits into the window.
 /// - SEG.ACK is neither below SND.UNA nor beyond SND.NXT.
 /// - The window field is unchanged and not zero.
 /// - The timestamp is not older than TS.Recent.
-/// - No data or FIN is queued out of order, and no urgent byte is expected.
+/// - No data or FIN is queued out of order, and there is no urgent mark that the application has
+///   not read past.
 /// - Header prediction is not switched off ([`Tcb::set_header_prediction`]).
 ///
-/// Under these conditions only the fifth and the seventh step of `synchronized` change anything, so
-/// [`established_fast`] performs only these two. The fifth step has a fast path of its own
-/// (`ack::predicted`). `tests::fast_path` runs the same traffic with and without header prediction
-/// and compares the complete state after every exchange.
+/// Under these conditions only the timestamp and the fifth and seventh step of `synchronized`
+/// change anything, so [`established_fast`] performs only these. The fifth step has a fast path of
+/// its own (`ack::predicted`). `tests::fast_path` runs the same traffic with and without header
+/// prediction and compares the complete state after every exchange.
 fn is_fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
     let header = segment.header;
     let plain = header.flags.difference(Flags::PSH) == Flags::ACK;
@@ -221,7 +223,8 @@ fn is_fast_path(tcb: &Tcb, segment: &Segment<'_>) -> bool {
         && !tcb.no_fast_path()
 }
 
-/// Performs the fifth and seventh step for a segment that passed [`is_fast_path`].
+/// Takes the timestamp and performs the fifth and seventh step for a segment that passed
+/// [`is_fast_path`].
 fn established_fast(
     tcb: &mut Tcb,
     segment: &mut Segment<'_>,
@@ -243,7 +246,8 @@ fn established_fast(
         return Ok(());
     }
     let result = data::process(tcb, segment, cx);
-    // Counted as in Linux: once per segment, by the destination of its whole payload.
+    // Counted as in Linux, once per segment: HPHitsToUser if the whole payload was copied to the
+    // reader, otherwise HPHits.
     if segment.copied > 0 && segment.copied == segment.len {
         cx.count(Counter::TcpExtTCPHPHitsToUser);
     } else {

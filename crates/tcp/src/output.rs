@@ -69,9 +69,9 @@ fn output_all(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 }
 
 /// Returns whether no output is needed after the application has only read. That is the case if no
-/// ACK is pending, or if its timer is armed. Unsent data still waits for the same event as before
-/// the read: an acknowledgment, a completion, or an armed timer, each of which causes an [`output`]
-/// call.
+/// ACK is pending, or only a delayed one whose timer is armed. Unsent data still waits for the same
+/// event as before the read: an acknowledgment, a completion, or an armed timer, each of which
+/// causes an [`output`] call.
 #[inline]
 #[must_use]
 pub fn is_settled_after_read(tcb: &Tcb) -> bool {
@@ -85,7 +85,8 @@ fn is_worth_sending(tcb: &Tcb, now: Instant, armed: Instant, wait_us: u64) -> bo
     armed.nanos_since(now) <= wait_us * 250 && !tcb.ack_compression.is_waiting()
 }
 
-/// Leaves the pending ACK to the delayed-ACK timer, and returns whether that is possible.
+/// Leaves the pending ACK to the delayed-ACK timer. Returns false, without a change, if sending it
+/// now costs less.
 #[inline]
 fn leave_to_timer(tcb: &mut Tcb, now: Instant) -> bool {
     let wait_us = u64::from(tcb.ack.delay_us(tcb.rtt.srtt_us()));

@@ -3,9 +3,9 @@
 //! Above: `output`, and every other step that sends a segment. Below: `cx.out`.
 //! RFC 9293 §3.1, §3.10; Linux: tcp_transmit_skb, tcp_options_write, __tcp_send_ack.
 //!
-//! A segment with payload is a clone of its queue entry that shares the payload and has header
-//! space of its own. The checksum field holds the pseudo-header sum (`TxChecksum::Partial`, whose
-//! `start` counts from the TCP header). Every segment with ACK cancels the owed ACK, unless a
+//! A segment with payload is a clone of its queue entry that shares the payload's pages and has
+//! header space of its own. The checksum field holds the pseudo-header sum (`TxChecksum::Partial`,
+//! whose `start` counts from the TCP header). Every segment with ACK cancels the owed ACK, unless a
 //! D-SACK did not fit into it.
 //!
 //! The files of `segment/` answer the questions that precede every transmission: which bytes of the
@@ -100,8 +100,8 @@ fn acceptable_seq(tcb: &Tcb) -> SeqNum {
     if is_inside { tcb.snd_nxt } else { end }
 }
 
-/// Sends a segment without data, `<SEQ=SND.NXT><ACK=RCV.NXT>`. Returns `false` when there is no
-/// memory.
+/// Sends a segment without data, `<SEQ=SND.NXT><ACK=RCV.NXT>`; `acceptable_seq` may lower SEQ.
+/// Returns `false` when there is no memory.
 pub(crate) fn send_ack(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     send_bare(tcb, cx, acceptable_seq(tcb), Flags::ACK, select_window)
 }
@@ -236,7 +236,7 @@ pub(crate) fn send_packet(
     cx.out.push_back(packet);
 }
 
-/// Writes `header` in front of `packet`, and the pseudo-header sum, made with [`pseudo_sum`], into
+/// Writes `header` in front of `packet`, and the pseudo-header sum, made from `pseudo_sum`, into
 /// the checksum field.
 pub(crate) fn push_header(packet: &mut Packet, header: &SegmentHeader, pseudo_sum: u16) {
     let header_bytes = header.header_bytes();

@@ -5,14 +5,15 @@
 //! Call order per batch: any of [`input`](crate::input::input),
 //! [`on_timer`](crate::close::timer::on_timer) and the calls of `socket::api`, then
 //! [`output`](crate::output::output) once, then read `state`, `readiness` and `next_deadline`.
-//! Setters send nothing; `input` itself sends only segments that the RFC requires at once.
+//! Setters send nothing; `input` itself sends only segments that must be sent at once.
 //!
-//! The files of `tcb/` are the parts of the block: queues, estimates, limits, and timers as data.
-//! They read and write the block, and send no segments.
+//! The files of `tcb/` are the parts of the block: queues, estimates, limits, and the deadlines of
+//! the timers (the actions of a timer are in `close::timer`). They read and write the block, and
+//! send no segments.
 //!
-//! Fields are grouped by the code that accesses them (see "Layout" on [`Tcb`]). Every sequence
-//! variable has its RFC name. `snd_nxt` never moves back: a retransmission sets a mark in the send
-//! queue and leaves SND.NXT unchanged.
+//! Fields are grouped by the code that accesses them (see "Layout" on [`Tcb`]). A sequence
+//! variable that an RFC defines has its RFC name, except `rcv_wup`. `snd_nxt` never moves back: a
+//! retransmission sets a mark in the send queue and leaves SND.NXT unchanged.
 //!
 //! Not here: steps of the state machine (`open`, `loss`, `output`, `close`, `input`), the
 //! application's calls (`socket`).
@@ -92,8 +93,8 @@ bitflags! {
         const KEEPALIVE = 1 << 2;
         /// Both sides sent the timestamps option in their SYN.
         const TIMESTAMPS = 1 << 3;
-        /// The application closed its socket: no data will be read, no error is reported (Linux
-        /// `SOCK_DEAD`).
+        /// The application closed its socket (Linux `SOCK_DEAD`), or the connection was aborted: no
+        /// data will be read.
         const ORPHAN = 1 << 4;
         /// Reading has ended: the application shut it down or the stream ended (Linux
         /// `RCV_SHUTDOWN`).
@@ -122,7 +123,8 @@ bitflags! {
         /// of the write, even if ACKs arrive meanwhile (Linux: the ACK waits in the backlog of
         /// the socket that the writer owns).
         const MID_WRITE = 1 << 15;
-        /// The application has written since the last call of `output`.
+        /// The application has written, without `MSG_MORE`, since `output` last sent or held back
+        /// data.
         const WRITTEN = 1 << 16;
         /// TCP Small Queues throttled output (`segment::small_queue`).
         const THROTTLED = 1 << 17;
@@ -133,10 +135,10 @@ bitflags! {
         const NO_SPACE = 1 << 19;
         /// `IP_RECVERR`: ICMP errors of an open connection are reported at once.
         const RECEIVE_ERROR = 1 << 20;
-        /// The announced window ends before `retracted_edge`.
+        /// The last announced window ends before `retracted_edge`.
         const RETRACTED = 1 << 21;
-        /// The announced window has ended before `retracted_edge`, and RCV.NXT has not passed that
-        /// edge since: the peer may number its ACKs from `retracted_to` on.
+        /// A window that ends before `retracted_edge` was announced, and RCV.NXT has not passed
+        /// that edge since. The SEG.SEQ of the peer's ACKs may be as low as `retracted_to`.
         const HAS_RETRACTED = 1 << 22;
         /// TCP Small Queues ended the last transmission.
         const HOST_LIMITED = 1 << 23;
@@ -257,10 +259,11 @@ pub struct Tcb {
     /// IRS: the peer's initial sequence number.
     pub(crate) irs: SeqNum,
     pub(crate) totals: Totals,
-    /// While RETRACTED: highest right edge ever announced (Linux `rcv_mwnd_seq`). Kept until the
-    /// next retraction.
+    /// Highest right edge that had been announced when the window was last retracted (Linux
+    /// `rcv_mwnd_seq`). Valid while RETRACTED or HAS_RETRACTED is set.
     pub(crate) retracted_edge: SeqNum,
-    /// While HAS_RETRACTED: lowest right edge that was announced after a higher one.
+    /// While HAS_RETRACTED: lowest right edge announced since then that lies before
+    /// `retracted_edge`.
     pub(crate) retracted_to: SeqNum,
     /// Keepalive and the idle timeout.
     pub(crate) idle: IdleLimits,
@@ -273,13 +276,14 @@ pub struct Tcb {
     pub(crate) fast_open: Option<Box<FastOpenState>>,
     /// Time of the last ACK that answered an unacceptable segment, for the rate limit of such ACKs.
     pub(crate) last_challenge_at: Option<Instant>,
-    /// Start of the current probing without an answer.
+    /// Time of the first probe since the peer last answered.
     pub(crate) probe_since: Instant,
     /// Probes without an answer: zero-window or keepalive probes.
     pub(crate) probes_out: u8,
     /// Probes since the window last admitted data: the exponent of the persist timer.
     pub(crate) persist_backoff: u8,
-    /// Error that ended the connection, until the application reads it (Linux `sk_err`).
+    /// Error that ended the connection, or that ICMP reported with `IP_RECVERR`, until the
+    /// application reads it (Linux `sk_err`).
     pub(crate) error: Option<TcpError>,
     /// Last error reported by ICMP, which becomes the error of the connection when a timer gives up
     /// (Linux `sk_err_soft`).
@@ -293,8 +297,8 @@ pub struct Tcb {
     /// Whether timeouts make the route doubtful, and the stack has not looked for another route
     /// since.
     pub(crate) doubts_route: bool,
-    /// `TCP_NOTSENT_LOWAT`: number of unsent bytes from which on a write starts no new packet. The
-    /// socket is writable below half of this number.
+    /// `TCP_NOTSENT_LOWAT`: while at least this many bytes are unsent, a write starts no new
+    /// packet. The socket is writable while fewer than half as many are unsent.
     pub(crate) not_sent_lowat: u32,
     /// Urgent data in both directions; the flags say whether there is any.
     pub(crate) urgent: Urgent,
@@ -442,8 +446,8 @@ impl Tcb {
         if next == State::Close && matches!(before, State::SynSent | State::SynRecv) {
             cx.count(Counter::TcpAttemptFails);
         }
-        // RFC 4022 counts every direct transition from these states to CLOSED, whichever side
-        // caused it. An orderly close passes through other states.
+        // RFC 4022 counts every direct transition from ESTABLISHED and CLOSE-WAIT to CLOSED,
+        // whichever side caused it. An orderly close passes through other states.
         if next == State::Close && before.counts_as_established() {
             cx.count(Counter::TcpEstabResets);
         }
@@ -475,7 +479,8 @@ impl Tcb {
     /// reported by SACK nor lost, plus retransmissions.
     pub(crate) fn pipe(&self) -> u32 {
         let queue = &self.send_queue;
-        // The SYN-ACK of a connection that is open early is not data.
+        // A Fast Open server may send before its SYN-ACK is acknowledged. SND.NXT - SND.UNA then
+        // includes the SYN-ACK, which is not data.
         let syn = u32::from(self.is_open_early());
         (self.snd_nxt.since(self.snd_una) + queue.retrans_bytes())
             .saturating_sub(queue.lost_bytes() + queue.sacked_bytes() + syn)
@@ -535,12 +540,19 @@ impl Tcb {
         self.flags.contains(TcbFlags::NO_FAST_PATH)
     }
 
-    /// Sets `TCP_LINGER2`: the time that an orphan stays in FIN-WAIT-2, at most two minutes. Zero
-    /// resets the connection in that state, `None` means `tcp_fin_timeout`.
+    /// Sets `TCP_LINGER2`: the time that an orphan stays in FIN-WAIT-2, at most two minutes, but at
+    /// least 3.5 RTO. Zero resets the connection in that state, `None` means `tcp_fin_timeout`.
     pub fn set_linger2(&mut self, timeout: Option<Duration>) {
-        self.linger2_ms = timeout.map_or(LINGER2_DEFAULT, |timeout| {
-            u32::try_from(timeout.min(LINGER2_MAX).as_millis()).unwrap_or(LINGER2_DEFAULT)
-        });
+        self.linger2_ms =
+            timeout.map_or(LINGER2_DEFAULT, |timeout| linger_ms(Some(timeout.min(LINGER2_MAX))));
+    }
+
+    /// Counts a probe that is sent now and that the peer has not answered yet.
+    pub(crate) fn count_probe(&mut self, now: Instant) {
+        if self.probes_out == 0 {
+            self.probe_since = now;
+        }
+        self.probes_out = self.probes_out.saturating_add(1);
     }
 
     /// Returns `TCP_LINGER2`.

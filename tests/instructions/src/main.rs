@@ -13,16 +13,19 @@
 
 use std::{io::IoSlice, process::ExitCode, sync::Arc, time::Duration};
 
-use quietline::sans_io::{
-    Connection, Cx, DeviceConfig, Errno, Host, HostConfig, Instant, Listener, Memory, Wire,
-    WireConfig,
+use quietline::{
+    ReceiveMessage, SendMessage, SocketSettings,
+    sans_io::{
+        Connection, Cx, DatagramSocket, DeviceConfig, Errno, Host, HostConfig, Instant, Listener,
+        Memory, Wire, WireConfig,
+    },
 };
 
 /// Makes a scenario.
 type Make = fn() -> Box<dyn Scenario>;
 
 /// The scenarios by name; `--list` prints the names.
-const SCENARIOS: [(&str, Make); 16] = [
+const SCENARIOS: [(&str, Make); 19] = [
     ("segment", || Bulk::over(V4, &segments())),
     ("segment-v6", || Bulk::over(V6, &segments())),
     ("segment-checksum", || Bulk::over(V4, &WireConfig { checksums: true, ..segments() })),
@@ -35,6 +38,9 @@ const SCENARIOS: [(&str, Make); 16] = [
     ("connection-v6", || Box::new(OpenAndClose(Network::new(V6, &WireConfig::default())))),
     ("idle-turn", || Box::new(IdleTurn(Pair::connect(V4, &WireConfig::default())))),
     ("small-frames", || Box::new(SmallFrames(Pair::connect(V4, &segments())))),
+    ("datagrams", || Box::new(Datagrams::over(V4, 1))),
+    ("datagrams-v6", || Box::new(Datagrams::over(V6, 1))),
+    ("datagrams-batch", || Box::new(Datagrams::over(V4, 32))),
     ("loopback-noref", || Loopback::counting("noref")),
     ("loopback-cas", || Loopback::counting("cas_inc_not_zero")),
     ("loopback-rcuref", || Loopback::counting("rcuref")),
@@ -342,6 +348,66 @@ impl Scenario for SmallFrames {
         // The acknowledgment, so that the next ten find the whole window open.
         self.0.network.turn();
         10
+    }
+}
+
+/// Payload bytes of a datagram.
+const DATAGRAM_BYTES: usize = 64;
+
+/// Datagrams of 64 bytes from one connected socket to another: `batch` with one call at each end,
+/// or for 1 with the calls for a single datagram.
+struct Datagrams {
+    network: Network,
+    client: Arc<DatagramSocket>,
+    server: Arc<DatagramSocket>,
+    batch: usize,
+}
+
+impl Datagrams {
+    fn over(family: &'static Family, batch: usize) -> Self {
+        let mut network = Network::new(family, &WireConfig::default());
+        let Network { client, server, cx, .. } = &mut network;
+        let bind = |host: &Arc<Host>, cx: &mut Cx, address: &str| {
+            let (ip, _) = address.split_once('/').expect("an address with its prefix");
+            let end = std::net::SocketAddr::new(ip.parse().expect("an address"), 0);
+            DatagramSocket::bind(host, cx, end, &SocketSettings::default()).expect("a free port")
+        };
+        let near = bind(client, cx, family.client);
+        let far = bind(server, cx, family.server);
+        let ends = [near.local(client, cx), far.local(server, cx)];
+        near.connect(client, cx, ends[1]).expect("a route");
+        far.connect(server, cx, ends[0]).expect("a route");
+        // The first datagram waits until the neighbor is resolved.
+        near.send(client, cx, &SendMessage::new(&[0; DATAGRAM_BYTES])).expect("room");
+        network.until(|network| {
+            far.recv(&network.server, &mut network.cx, &mut [0; DATAGRAM_BYTES], false).ok()
+        });
+        Self { network, client: near, server: far, batch }
+    }
+
+    fn one(&mut self) {
+        let Network { client, server, cx, .. } = &mut self.network;
+        let mut buffer = [0x5a; DATAGRAM_BYTES];
+        self.client.send(client, cx, &SendMessage::new(&buffer)).expect("room");
+        let received = self.server.recv(server, cx, &mut buffer, false);
+        assert_eq!(received.expect("the datagram has arrived").len, DATAGRAM_BYTES);
+    }
+}
+
+impl Scenario for Datagrams {
+    fn repeat(&mut self) -> u64 {
+        if self.batch == 1 {
+            self.one();
+            return 1;
+        }
+        let Network { client, server, cx, .. } = &mut self.network;
+        let mut buffers = [[0x5a; DATAGRAM_BYTES]; 32];
+        let messages = buffers.each_ref().map(|buffer| SendMessage::new(buffer));
+        let sent = self.client.send_batch(client, cx, &messages[..self.batch]);
+        let mut room = buffers.each_mut().map(|buffer| ReceiveMessage::new(buffer));
+        let received = self.server.recv_batch(server, cx, &mut room[..self.batch]);
+        assert_eq!((sent, received), (Ok(self.batch), Ok(self.batch)), "all have arrived");
+        self.batch as u64
     }
 }
 

@@ -118,6 +118,25 @@ impl Version {
             Self::V6 => MTU - 48,
         }
     }
+
+    /// Returns the largest payload of a UDP datagram, which is sent in fragments: the length field
+    /// of IPv4 includes its header of 20 bytes.
+    #[must_use]
+    pub const fn datagram_max(self) -> u32 {
+        match self {
+            Self::V4 => 65_535 - 28,
+            Self::V6 => 65_535 - 8,
+        }
+    }
+
+    /// Returns the name of a counter of this version in `/proc/net/snmp` and `/proc/net/snmp6`.
+    #[must_use]
+    pub fn counter(self, name: &str) -> String {
+        match self {
+            Self::V4 => format!("Ip{name}"),
+            Self::V6 => format!("Ip6{name}"),
+        }
+    }
 }
 
 /// Returns an address as it is written in front of a port.

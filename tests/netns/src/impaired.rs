@@ -25,6 +25,15 @@ use crate::process::Running;
 /// The kernel peer's address, as `near` sees it.
 pub const FAR: &str = "10.78.0.1";
 
+/// The address of `near`.
+pub const NEAR: &str = "10.78.0.2";
+
+/// The IPv6 address of `near`.
+pub const NEAR_V6: &str = "fd78::2";
+
+/// The IPv6 address of `far` on the path.
+const FAR_V6: &str = "fd78::1";
+
 /// Time limit for the relay's start, and for its end.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -87,7 +96,7 @@ impl Impaired {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        near.ip("address add 10.78.0.2/24 dev imp0")?;
+        near.ip(&format!("address add {NEAR}/24 dev imp0"))?;
         near.ip("link set imp0 up")?;
         near.ip(&format!("route add default via {FAR}"))?;
         far.ip(&format!("address add {FAR}/24 dev imp0"))?;
@@ -98,6 +107,20 @@ impl Impaired {
             namespace.shell("echo 1 >/proc/sys/net/ipv4/tcp_no_metrics_save")?;
         }
         Ok(Self { relay, near })
+    }
+
+    /// Gives both ends IPv6 addresses, and lets `far`, whose kernel speaks IPv6 already, route.
+    ///
+    /// # Errors
+    /// When the kernel refuses them.
+    pub fn add_ipv6(&self, far: &Namespace) -> Result<()> {
+        let conf = "/proc/sys/net/ipv6/conf";
+        self.near.shell(&format!("echo 0 >{conf}/all/disable_ipv6"))?;
+        self.near.ip(&format!("address add {NEAR_V6}/64 dev imp0 nodad"))?;
+        far.ip(&format!("address add {FAR_V6}/64 dev imp0 nodad"))?;
+        far.shell(&format!("echo 1 >{conf}/all/forwarding"))?;
+        self.near.ip(&format!("-6 route add default via {FAR_V6}"))?;
+        Ok(())
     }
 
     /// Restarts the random sequence: called before each of two transfers, it gives both the same

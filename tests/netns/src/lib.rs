@@ -29,7 +29,7 @@ pub use any_link::{AnyLink, KERNEL_V6, Kind, STACK_V6, Version, host};
 pub use content::{Content, sha256};
 pub use dnsmasq::Dnsmasq;
 pub use echo::talk;
-pub use impaired::{FAR, Impaired, Passed, WirePath};
+pub use impaired::{FAR, Impaired, NEAR, NEAR_V6, Passed, WirePath};
 pub use lab::{KERNEL, Lab, STACK};
 pub use namespace::Namespace;
 pub use process::{Finished, Running};

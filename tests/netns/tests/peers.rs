@@ -37,7 +37,8 @@ fn ping(link: &AnyLink, version: Version) -> Result<()> {
 }
 
 /// Traces the route by datagrams to closed ports, or with `--icmp` by echo requests: the stack is
-/// the only hop and answers the first probe.
+/// the only hop and answers the first probe. To datagrams it answers that the port is unreachable:
+/// traceroute marks any other reason with a `!`.
 fn traceroute(link: &AnyLink, version: Version, method: &str) -> Result<()> {
     let (option, to) = (version.option(), version.stack());
     let words = format!("{option} {method} -n -q 1 -m 3 -w 5 {to}");
@@ -45,6 +46,7 @@ fn traceroute(link: &AnyLink, version: Version, method: &str) -> Result<()> {
     let mut hops = printed.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
     let first = hops.next().with_context(|| format!("no hop: {printed}"))?;
     ensure!(first.starts_with(&["1", to]) && hops.next().is_none(), "{printed}");
+    ensure!(!first.iter().any(|word| word.starts_with('!')), "another reason: {printed}");
     Ok(())
 }
 
@@ -94,10 +96,11 @@ fn visit(link: &AnyLink, version: Version, content: &Content) -> Result<()> {
     traceroute(link, version, "--icmp")?;
     transfer(link, version, content)?;
     let report = Report::of(&server.interrupt()?)?;
-    let replies = match version {
-        Version::V4 => "IcmpOutEchoReps",
-        Version::V6 => "Icmp6OutEchoReplies",
+    let (replies, unreachable) = match version {
+        Version::V4 => ("IcmpOutEchoReps", "IcmpOutDestUnreachs"),
+        Version::V6 => ("Icmp6OutEchoReplies", "Icmp6OutDestUnreachs"),
     };
+    ensure!(report.counter(unreachable)? > 0, "traceroute got no unreachable port");
     // Those of ping, and those of traceroute, which sends more probes than it needs.
     let replies = report.counter(replies)?;
     ensure!(replies > u64::from(3 * PINGS), "{replies} echo replies");

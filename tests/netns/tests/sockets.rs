@@ -1,8 +1,8 @@
 //! Sockets of a stack in this process and sockets of the kernel, as clients and servers of each
-//! other: TCP with one listener for both IP versions on either side, UDP with the kernel as the
-//! server.
+//! other: TCP with one listener for both IP versions on either side, UDP up to the largest
+//! datagram, and ping sockets of the stack.
 //!
-//! Not here: programs (`peers.rs`, `udp.rs`).
+//! Not here: programs (`peers.rs`, `udp.rs`), loss (`impaired.rs`).
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use netns_tests::{AnyLink, Kind, Version, host};
-use quietline::{Stack, TcpListener, TcpStream, UdpSocket};
+use quietline::{PingSocket, Stack, TcpListener, TcpStream, UdpSocket};
 
 /// Port of every server.
 const PORT: u16 = 5000;
@@ -131,22 +131,34 @@ fn kernel_server(link: &AnyLink, stack: &Stack) -> Result<()> {
     Ok(())
 }
 
-/// The kernel echoes datagrams of every size up to the MTU; a closed port of the kernel is reported
-/// to the socket.
+/// Returns payloads of several sizes; the last two do not fit into one packet.
+fn payloads(version: Version) -> impl Iterator<Item = Vec<u8>> {
+    let sizes = [0, 1, 100, version.payload_max(), 5000, version.datagram_max()];
+    sizes.into_iter().map(|len| (0..=255).cycle().take(len as usize).collect())
+}
+
+/// Datagrams of the stack that have more than one packet, in each direction, and the buffer of all.
+const LONG: u64 = 4;
+const BUFFER: usize = 70_000;
+
+/// The kernel echoes datagrams of every size; a closed port of the kernel is reported to the
+/// socket.
 fn kernel_datagrams(link: &AnyLink, stack: &Stack, version: Version) -> Result<()> {
     let server = link.lab.namespace.enter(|| Ok(KernelUdp::bind(end(version.kernel(), PORT)?)?))?;
     server.set_read_timeout(Some(LIMIT))?;
     let socket = UdpSocket::bind(stack, end(version.stack(), 0)?)?;
     socket.set_read_timeout(Some(LIMIT))?;
-    let mut buffer = [0; 2000];
-    for len in [0, 1, 100, version.payload_max() as usize] {
-        let sent: Vec<u8> = (0..=255).cycle().take(len).collect();
+    let mut buffer = vec![0; BUFFER];
+    for sent in payloads(version) {
+        let len = sent.len();
         socket.send_to(&sent, end(version.kernel(), PORT)?)?;
-        let (count, peer) = server.recv_from(&mut buffer).context("the kernel's side")?;
+        let received = server.recv_from(&mut buffer);
+        let (count, peer) = received.with_context(|| format!("{len} bytes to the kernel"))?;
         ensure!(peer == socket.local_addr()?, "the kernel sees {peer}");
         ensure!(buffer[..count] == sent, "the kernel received {count} other bytes of {len}");
         server.send_to(&buffer[..count], peer)?;
-        let (count, peer) = socket.recv_from(&mut buffer).context("the stack's side")?;
+        let received = socket.recv_from(&mut buffer);
+        let (count, peer) = received.with_context(|| format!("{len} bytes to the stack"))?;
         ensure!(peer == end(version.kernel(), PORT)?, "the stack sees {peer}");
         ensure!(buffer[..count] == sent, "the stack received {count} other bytes of {len}");
     }
@@ -157,12 +169,71 @@ fn kernel_datagrams(link: &AnyLink, stack: &Stack, version: Version) -> Result<(
     Ok(())
 }
 
+/// The stack echoes datagrams of a socket of the kernel.
+fn stack_datagrams(link: &AnyLink, stack: &Stack, version: Version) -> Result<()> {
+    let server = UdpSocket::bind(stack, end(version.stack(), PORT)?)?;
+    server.set_read_timeout(Some(LIMIT))?;
+    let client = link.lab.namespace.enter(|| {
+        let client = KernelUdp::bind(end(version.kernel(), 0)?)?;
+        client.connect(end(version.stack(), PORT)?)?;
+        Ok(client)
+    })?;
+    client.set_read_timeout(Some(LIMIT))?;
+    let mut buffer = vec![0; BUFFER];
+    for sent in payloads(version) {
+        let len = sent.len();
+        client.send(&sent)?;
+        let received = server.recv_from(&mut buffer);
+        let (count, peer) = received.with_context(|| format!("{len} bytes to the stack"))?;
+        ensure!(peer == client.local_addr()?, "the stack sees {peer}");
+        ensure!(buffer[..count] == sent, "the stack received {count} other bytes of {len}");
+        server.send_to(&buffer[..count], peer)?;
+        let count = client.recv(&mut buffer).with_context(|| format!("{len} bytes back"))?;
+        ensure!(buffer[..count] == sent, "the kernel received {count} other bytes of {len}");
+    }
+    Ok(())
+}
+
+/// The kernel answers the echo requests of a ping socket of the stack.
+fn pings(stack: &Stack, version: Version) -> Result<()> {
+    let socket = PingSocket::open(stack, version.stack().parse()?)?;
+    socket.set_read_timeout(Some(LIMIT))?;
+    let (kernel, reply) = (version.kernel().parse()?, if version == Version::V4 { 0 } else { 129 });
+    let mut buffer = vec![0; BUFFER];
+    for (sequence, len) in (1_u16..).zip([0, 56, version.payload_max()]) {
+        let data = vec![0x70; len as usize];
+        socket.send_echo(kernel, sequence, &data)?;
+        let received = socket.recv_from(&mut buffer);
+        let (count, peer) = received.with_context(|| format!("{len} bytes"))?;
+        ensure!(peer == kernel && buffer[0] == reply, "{peer} answers with type {}", buffer[0]);
+        ensure!(buffer[6..8] == sequence.to_be_bytes(), "the answer is to another request");
+        ensure!(buffer[8..count] == data, "{count} other bytes of {len} came back");
+    }
+    Ok(())
+}
+
+/// Fails unless long datagrams have travelled in fragments in both directions.
+fn ensure_fragments(stack: &Stack, version: Version) -> Result<()> {
+    let counters = stack.counters();
+    for name in ["FragOKs", "ReasmOKs"].map(|name| version.counter(name)) {
+        let count = counters.get(&name).with_context(|| format!("no counter {name}"))?;
+        ensure!(count == LONG, "{name}: {count} of {LONG}");
+    }
+    Ok(())
+}
+
 fn talk_over(test: &str, kind: Kind) -> Result<()> {
     let Some(link) = AnyLink::open(test, &[], kind)? else { return Ok(()) };
     let stack = link.stack()?;
     kernel_clients(&link, &stack).context("kernel clients")?;
     kernel_server(&link, &stack).context("kernel server")?;
-    kernel_datagrams(&link, &stack, Version::V4).context("datagrams")?;
+    for version in Version::ALL {
+        let at = || format!("{version:?}");
+        kernel_datagrams(&link, &stack, version).context("the kernel echoes").with_context(at)?;
+        stack_datagrams(&link, &stack, version).context("the stack echoes").with_context(at)?;
+        pings(&stack, version).context("pings").with_context(at)?;
+        ensure_fragments(&stack, version)?;
+    }
     stack.shutdown();
     Ok(())
 }

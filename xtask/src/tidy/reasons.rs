@@ -14,6 +14,7 @@ const UNSAFE_FOLDERS: &[&str] = &[
     "crates/pkt/",
     "crates/sync/",
     "crates/quietline/",
+    "crates/capi/src/",
     "crates/packetdrill/src/interface",
     "crates/packetdrill/tests/",
     "tests/netns/src/bin/relay.rs",

@@ -19,7 +19,7 @@ pub(crate) fn watch(stack: &Stack, waker: Waker) -> io::Result<()> {
             match event {
                 // The command reports the loss itself when it ends.
                 Event::DeviceGone { .. } => waker.wake(),
-                Event::AddressReady { .. } => {}
+                Event::AddressReady { .. } | Event::DeviceUp { .. } | Event::DeviceDown { .. } => {}
                 event => output::remark(&format!("quietline: warning: {event}")),
             }
         }

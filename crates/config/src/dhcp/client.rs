@@ -3,7 +3,9 @@
 //! ```text
 //!  Init ─► Selecting ─► Requesting ─► Checking ─► Bound ─T1► Renewing ─T2► Rebinding ─► Init
 //!          DISCOVER     REQUEST       probe       ▲          REQUEST       REQUEST      expired
-//!                                     by ARP      └────ACK───┴─────────────┘
+//!                                     by ARP      └────ACK───┼─────────────┤
+//!                                                 link up ─► Rebooting ────┘
+//!                                                            REQUEST
 //! ```
 //!
 //! Above: `service`, which passes datagrams and times and carries out [`Action`]s. Below: `message`
@@ -43,8 +45,16 @@ const REQUESTS_MAX: u32 = 4;
 /// Shortest interval between two requests for an extension (RFC 2131 §4.4.5).
 const EXTENSION_INTERVAL_MIN: Duration = Duration::from_secs(60);
 
+/// Number of REQUESTs for a remembered lease (INIT-REBOOT): 4 + 8 s. Without an answer the lease is
+/// used to its end (RFC 2131 §3.2 (4)). The time is near the 10 s of the ISC client.
+const REBOOTS_MAX: u32 = 2;
+
 /// Pause after DECLINE (RFC 2131 §3.1 (5)).
 const DECLINE_PAUSE: Duration = Duration::from_secs(10);
+
+/// Pause after an address that could not be checked, doubled each time up to the largest one.
+const FAILURE_PAUSE: Duration = Duration::from_secs(10);
+const FAILURE_PAUSE_MAX: Duration = Duration::from_secs(320);
 
 /// Largest pause between two attempts that a server refuses.
 const REFUSAL_PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -113,10 +123,22 @@ pub enum Action {
     Check(Lease),
     /// Use this lease: its address was checked, or it is the present address with other options.
     Configure(Lease),
-    /// The lease was extended and has the same values as before.
+    /// The lease is used further and has the same values as before: it was extended, or no server
+    /// has answered the request for it after the link came up.
     Renewed(Lease),
     /// Give up the address and everything that came with it.
     Remove(Lease, Loss),
+}
+
+/// Result of [`Action::Check`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// No other station has the address.
+    Free,
+    /// Another station has the address.
+    InUse,
+    /// The address could not be checked: the device is down, for example.
+    Failed,
 }
 
 /// Receiver of a message.
@@ -176,6 +198,9 @@ enum State {
     Bound(Held),
     Renewing(Exchange, Held),
     Rebinding(Exchange, Held),
+    /// The link has come up again, and the servers are asked whether the lease is still right
+    /// (INIT-REBOOT and REBOOTING of RFC 2131).
+    Rebooting(Exchange, Held),
     Stopped,
 }
 
@@ -190,6 +215,8 @@ pub struct Client {
     actions: VecDeque<Action>,
     /// Refusals since the last lease.
     refusals: u32,
+    /// Addresses in a row that could not be checked.
+    failures: u32,
 }
 
 impl Client {
@@ -206,6 +233,7 @@ impl Client {
             state: State::Init { due: now + delay },
             actions: VecDeque::new(),
             refusals: 0,
+            failures: 0,
         }
     }
 
@@ -222,7 +250,9 @@ impl Client {
             State::Selecting(exchange) | State::Requesting(exchange, _) => exchange.due,
             State::Bound(held) => held.renew_at,
             State::Renewing(exchange, held) => exchange.due.min(held.rebind_at),
-            State::Rebinding(exchange, held) => exchange.due.min(held.expires_at),
+            State::Rebinding(exchange, held) | State::Rebooting(exchange, held) => {
+                exchange.due.min(held.expires_at)
+            }
             State::Checking { .. } | State::Stopped => return None,
         };
         (due != Duration::MAX).then_some(due)
@@ -232,9 +262,10 @@ impl Client {
     #[must_use]
     pub const fn lease(&self) -> Option<&Lease> {
         match &self.state {
-            State::Bound(held) | State::Renewing(_, held) | State::Rebinding(_, held) => {
-                Some(&held.lease)
-            }
+            State::Bound(held)
+            | State::Renewing(_, held)
+            | State::Rebinding(_, held)
+            | State::Rebooting(_, held) => Some(&held.lease),
             _ => None,
         }
     }
@@ -291,7 +322,40 @@ impl Client {
                 self.send_extension(exchange, &held.lease, now, Destination::Broadcast);
                 self.state = State::Rebinding(exchange, held);
             }
+            State::Rebooting(exchange, held)
+                if now >= exchange.due && exchange.sent >= REBOOTS_MAX =>
+            {
+                self.actions.push_back(Action::Renewed(held.lease.clone()));
+                self.state = State::Bound(held);
+            }
+            State::Rebooting(exchange, held) if now >= exchange.due => {
+                let exchange = self.again(exchange, now);
+                self.send_reboot(exchange, &held.lease, now);
+                self.state = State::Rebooting(exchange, held);
+            }
             state => self.state = state,
+        }
+    }
+
+    /// Takes note that the link has come up again, perhaps to another network. The client asks the
+    /// servers whether its lease is still right (INIT-REBOOT, RFC 2131 §4.3.2), or begins at once
+    /// to look for a lease.
+    pub fn link_up(&mut self, now: Duration) {
+        if self.expire(now) {
+            return;
+        }
+        match core::mem::replace(&mut self.state, State::Stopped) {
+            State::Bound(held)
+            | State::Renewing(_, held)
+            | State::Rebinding(_, held)
+            | State::Rebooting(_, held) => {
+                let due = now + self.interval(0);
+                let exchange = Exchange { xid: self.rng.u32(..), started: now, sent: 1, due };
+                self.send_reboot(exchange, &held.lease, now);
+                self.state = State::Rebooting(exchange, held);
+            }
+            State::Init { .. } | State::Selecting(_) | State::Requesting(..) => self.discover(now),
+            state @ (State::Checking { .. } | State::Stopped) => self.state = state,
         }
     }
 
@@ -304,7 +368,8 @@ impl Client {
             State::Selecting(exchange)
             | State::Requesting(exchange, _)
             | State::Renewing(exchange, _)
-            | State::Rebinding(exchange, _) => exchange.xid,
+            | State::Rebinding(exchange, _)
+            | State::Rebooting(exchange, _) => exchange.xid,
             State::Init { .. } | State::Checking { .. } | State::Bound(_) | State::Stopped => {
                 return;
             }
@@ -319,15 +384,22 @@ impl Client {
         }
     }
 
-    /// Takes the result of [`Action::Check`]: whether no other station has the address.
-    pub fn checked(&mut self, now: Duration, free: bool) {
-        match core::mem::replace(&mut self.state, State::Stopped) {
-            State::Checking { lease, since } if free => {
-                self.refusals = 0;
+    /// Takes the result of [`Action::Check`].
+    pub fn checked(&mut self, now: Duration, result: Checked) {
+        let (lease, since) = match core::mem::replace(&mut self.state, State::Stopped) {
+            State::Checking { lease, since } => (lease, since),
+            state => {
+                self.state = state;
+                return;
+            }
+        };
+        match result {
+            Checked::Free => {
+                (self.refusals, self.failures) = (0, 0);
                 self.actions.push_back(Action::Configure(lease.clone()));
                 self.state = State::Bound(self.held(lease, since));
             }
-            State::Checking { lease, .. } => {
+            Checked::InUse => {
                 let xid = self.rng.u32(..);
                 let request = Request {
                     requested: Some(lease.address.addr()),
@@ -337,14 +409,21 @@ impl Client {
                 self.send(&request, Destination::Broadcast);
                 self.state = State::Init { due: now + DECLINE_PAUSE };
             }
-            state => self.state = state,
+            Checked::Failed => {
+                let pause = FAILURE_PAUSE * (1 << self.failures.min(8));
+                self.failures = self.failures.saturating_add(1);
+                self.state = State::Init { due: now + pause.min(FAILURE_PAUSE_MAX) };
+            }
         }
     }
 
     /// Ends the client: returns a lease in use to its server.
     pub fn release(&mut self) {
         match core::mem::replace(&mut self.state, State::Stopped) {
-            State::Bound(held) | State::Renewing(_, held) | State::Rebinding(_, held) => {
+            State::Bound(held)
+            | State::Renewing(_, held)
+            | State::Rebinding(_, held)
+            | State::Rebooting(_, held) => {
                 let xid = self.rng.u32(..);
                 let request = Request {
                     ciaddr: held.lease.address.addr(),
@@ -382,7 +461,9 @@ impl Client {
             {
                 self.extended(exchange.started, held.lease.clone(), lease);
             }
-            State::Rebinding(exchange, held) if is_same(&held.lease) => {
+            State::Rebinding(exchange, held) | State::Rebooting(exchange, held)
+                if is_same(&held.lease) =>
+            {
                 self.extended(exchange.started, held.lease.clone(), lease);
             }
             _ => {}
@@ -403,7 +484,7 @@ impl Client {
         let lost = match &self.state {
             State::Requesting(_, lease) if lease.server == server => None,
             State::Renewing(_, held) if held.lease.server == server => Some(held.lease.clone()),
-            State::Rebinding(_, held) => Some(held.lease.clone()),
+            State::Rebinding(_, held) | State::Rebooting(_, held) => Some(held.lease.clone()),
             _ => return,
         };
         if let Some(lease) = lost {
@@ -422,7 +503,10 @@ impl Client {
     /// Gives up an address whose lifetime has ended. Returns whether it has.
     fn expire(&mut self, now: Duration) -> bool {
         let lease = match &self.state {
-            State::Bound(held) | State::Renewing(_, held) | State::Rebinding(_, held)
+            State::Bound(held)
+            | State::Renewing(_, held)
+            | State::Rebinding(_, held)
+            | State::Rebooting(_, held)
                 if now >= held.expires_at =>
             {
                 held.lease.clone()
@@ -487,6 +571,19 @@ impl Client {
         let request = Request {
             requested: Some(lease.address.addr()),
             server: Some(lease.server),
+            ..self.request(MessageType::Request, exchange.xid, secs)
+        };
+        self.send(&request, Destination::Broadcast);
+    }
+
+    /// Sends a REQUEST of INIT-REBOOT, which names the address and no server (RFC 2131 §4.3.2).
+    ///
+    /// Differs from RFC 2131 §4.1: the source of the packet is the address of the lease and not
+    /// 0.0.0.0, because the device keeps the address until a server refuses it.
+    fn send_reboot(&mut self, exchange: Exchange, lease: &Lease, now: Duration) {
+        let secs = seconds(now.saturating_sub(exchange.started));
+        let request = Request {
+            requested: Some(lease.address.addr()),
             ..self.request(MessageType::Request, exchange.xid, secs)
         };
         self.send(&request, Destination::Broadcast);

@@ -4,9 +4,9 @@
 //! `Stack::add_address`, which probes an address before the lease is used (RFC 2131 §4.4.1).
 //!
 //! A device without an address sends from 0.0.0.0 and receives broadcasts; an answer is passed to
-//! the client of the device that received it. The thread sleeps until a datagram arrives or a time
-//! of a client has come. A stack of `StackBuilder::manual` must be polled by the application
-//! meanwhile.
+//! the client of the device that received it. The thread sleeps until a datagram arrives, a device
+//! comes up or a time of a client has come. A stack of `StackBuilder::manual` must be polled by the
+//! application meanwhile.
 
 use std::{
     fmt, io,
@@ -15,23 +15,25 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Wake, Waker},
+    task::{Context, Poll, Wake, Waker},
     thread::{self, JoinHandle, Thread},
     time::{Duration, Instant},
 };
 
 use ipnet::IpNet;
 use quietline::{
-    DeviceIndex, Readiness, Received, Route, SendControl, SendMessage, SocketOption,
+    DeviceIndex, Event, Events, Readiness, Received, Route, SendControl, SendMessage, SocketOption,
     SocketSettings, Stack, UdpSocket,
 };
 
 use super::{
-    Action, CLIENT_PORT, Client, ClientConfig, Destination, Lease, LeaseRoute, Loss, SERVER_PORT,
+    Action, CLIENT_PORT, Checked, Client, ClientConfig, Destination, Lease, LeaseRoute, Loss,
+    SERVER_PORT,
 };
 
-/// Metric of the routes of a lease: larger than that of a route that an administrator adds. Linux:
-/// the default of systemd-networkd.
+/// Metric of the routes of a lease, without the index of the device: larger than that of a route
+/// that an administrator adds. The default of systemd-networkd. The index is added so that the
+/// default routes of two links have different metrics, as those of NetworkManager do.
 const ROUTE_METRIC: u32 = 1024;
 
 /// Largest message: an Ethernet frame.
@@ -163,9 +165,13 @@ impl Service {
         let socket = UdpSocket::bind_with(stack, local, &SocketSettings::default())?;
         socket.set_option(SocketOption::Broadcast, true)?;
         socket.set_nonblocking(true)?;
+        let mut events = stack.events();
+        // Earlier changes of the devices do not concern the clients.
+        while events.try_next().is_some() {}
         let runner = Runner {
             stack: stack.clone(),
             socket,
+            events,
             shared: Arc::clone(&shared),
             start: Instant::now(),
             on_change: Box::new(on_change),
@@ -236,6 +242,7 @@ struct Held {
 struct Runner {
     stack: Stack,
     socket: UdpSocket,
+    events: Events,
     shared: Arc<Shared>,
     start: Instant,
     on_change: Box<dyn FnMut(&Change) + Send>,
@@ -258,6 +265,9 @@ impl Runner {
             }
             // The waker is registered before the thread sleeps, so no arrival is missed.
             let mut task = Context::from_waker(&waker);
+            while let Poll::Ready(Some(event)) = self.events.poll_next(&mut task) {
+                self.on_event(&mut clients, &event);
+            }
             if self.socket.poll_ready(Readiness::READ, &mut task).is_pending() {
                 let due = clients.iter().filter_map(|held| held.client.deadline()).min();
                 match due {
@@ -265,6 +275,15 @@ impl Runner {
                     None => thread::park(),
                 }
             }
+        }
+    }
+
+    /// Informs the client of a device that has come up again.
+    fn on_event(&mut self, clients: &mut [Held], event: &Event) {
+        let Event::DeviceUp { device } = event else { return };
+        for held in clients.iter_mut().filter(|held| held.name == *device) {
+            held.client.link_up(self.start.elapsed());
+            self.carry_out(held);
         }
     }
 
@@ -300,6 +319,7 @@ impl Runner {
                 Action::Check(lease) => self.check(held, lease),
                 Action::Configure(lease) => self.configure(held, lease),
                 Action::Renewed(lease) => {
+                    self.restore_routes(held, &lease);
                     held.applied = Some(lease.clone());
                     self.shared.set(&held.name, Some(lease));
                 }
@@ -335,15 +355,15 @@ impl Runner {
         match self.stack.add_address(&held.name, IpNet::V4(lease.address)) {
             Ok(()) => {
                 held.applied = Some(Lease { routes: Vec::new(), mtu: None, ..lease });
-                held.client.checked(self.start.elapsed(), true);
+                held.client.checked(self.start.elapsed(), Checked::Free);
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 self.report(Change::Conflict { device: held.name.clone(), lease });
-                held.client.checked(self.start.elapsed(), false);
+                held.client.checked(self.start.elapsed(), Checked::InUse);
             }
             Err(error) => {
-                self.problem(held, format!("{error}; DHCP ends on this device"));
-                held.client.release();
+                self.problem(held, format!("{error}; an address is asked for again later"));
+                held.client.checked(self.start.elapsed(), Checked::Failed);
             }
         }
     }
@@ -362,17 +382,14 @@ impl Runner {
         let rebuilds = old_mtu != lease.mtu;
         for route in old_routes.iter().filter(|route| rebuilds || !lease.routes.contains(route)) {
             // The route may be gone: an administrator has deleted it, or the device was down.
-            let _ = self.stack.delete_route(&of_lease(&held.name, &lease, route));
+            let _ = self.stack.delete_route(&of_lease(held, &lease, route));
         }
         if rebuilds {
-            let network = IpNet::V4(lease.address.trunc());
-            let own = IpAddr::V4(lease.address.addr());
-            let route = Route::to(network).dev(&held.name).src(own);
-            let replaced = self.stack.replace_route(&with_mtu(route, &lease));
+            let replaced = self.stack.replace_route(&with_mtu(of_network(held, &lease), &lease));
             self.note(held, "the route of the network", replaced);
         }
         for route in lease.routes.iter().filter(|route| rebuilds || !old_routes.contains(route)) {
-            let route = of_lease(&held.name, &lease, route);
+            let route = of_lease(held, &lease, route);
             let added = self.stack.replace_route(&with_mtu(route.clone(), &lease));
             self.note(held, &format!("route {route}"), added);
         }
@@ -380,6 +397,29 @@ impl Runner {
         self.report(Change::Configured { device: held.name.clone(), lease: lease.clone() });
         // After the report, so that it is complete when `wait` returns.
         self.shared.set(&held.name, Some(lease));
+    }
+
+    /// Adds the routes of a lease that are gone: an administrator has deleted them, or the device
+    /// was down. Other changes of an administrator stay.
+    fn restore_routes(&mut self, held: &Held, lease: &Lease) {
+        let present = self.stack.routes();
+        let has = |wanted: &Route| {
+            present.iter().any(|route| {
+                (route.prefix, route.metric) == (wanted.prefix, wanted.metric)
+                    && route.dev == wanted.dev
+                    && (wanted.mtu.is_none() || route.mtu == wanted.mtu)
+            })
+        };
+        // The network comes first, because the gateways are in it.
+        let network = (lease.address.prefix_len() < 32).then(|| of_network(held, lease));
+        let of_lease = lease.routes.iter().map(|route| of_lease(held, lease, route));
+        for route in network.into_iter().chain(of_lease) {
+            let route = with_mtu(route, lease);
+            if !has(&route) {
+                let added = self.stack.replace_route(&route);
+                self.note(held, &format!("route {route}"), added);
+            }
+        }
     }
 
     /// Removes the address of the device; its routes go with it.
@@ -418,10 +458,17 @@ impl Runner {
     }
 }
 
-/// Returns a route of a lease without its MTU.
-fn of_lease(device: &str, lease: &Lease, route: &LeaseRoute) -> Route {
+/// Returns the route to the network of a lease without its MTU, as it comes with the address.
+fn of_network(held: &Held, lease: &Lease) -> Route {
     let own = IpAddr::V4(lease.address.addr());
-    let added = Route::to(IpNet::V4(route.prefix)).dev(device).src(own).metric(ROUTE_METRIC);
+    Route::to(IpNet::V4(lease.address.trunc())).dev(&held.name).src(own)
+}
+
+/// Returns a route of a lease without its MTU.
+fn of_lease(held: &Held, lease: &Lease, route: &LeaseRoute) -> Route {
+    let own = IpAddr::V4(lease.address.addr());
+    let metric = ROUTE_METRIC + held.index.0;
+    let added = Route::to(IpNet::V4(route.prefix)).dev(&held.name).src(own).metric(metric);
     match route.via {
         Some(via) => added.via(IpAddr::V4(via)),
         None => added,

@@ -9,7 +9,7 @@ use std::{
 use quietline::{Stack, TcpStream, UdpSocket};
 
 /// Sockets and time, as a resolver needs them.
-pub(super) trait Network {
+pub(crate) trait Network {
     /// A UDP socket with a new random port, which receives from one server only.
     type Socket;
 

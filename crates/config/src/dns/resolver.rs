@@ -133,7 +133,7 @@ impl Resolver {
         self.lookup_by(&mut StackNetwork::new(stack), name)
     }
 
-    fn lookup_by<N: Network>(
+    pub(crate) fn lookup_by<N: Network>(
         &self,
         network: &mut N,
         name: &str,

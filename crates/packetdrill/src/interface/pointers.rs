@@ -6,11 +6,12 @@
 use std::{
     ffi::{c_int, c_void},
     io::{IoSlice, IoSliceMut},
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
+    net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use libc::{iovec, sockaddr, socklen_t, ssize_t};
+use libc::{iovec, socklen_t, ssize_t};
+use posix::sockaddr;
 use stack::Errno;
 
 use super::Userdata;
@@ -137,7 +138,10 @@ pub(super) fn piece_count(iovcnt: c_int) -> Result<usize, Errno> {
 ///
 /// # Safety
 /// As (b).
-pub(super) unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Result<SocketAddr, Errno> {
+pub(super) unsafe fn address(
+    addr: *const libc::sockaddr,
+    len: socklen_t,
+) -> Result<SocketAddr, Errno> {
     // SAFETY: as the caller promises.
     unsafe { peer(addr, len) }?.ok_or(Errno::EAFNOSUPPORT)
 }
@@ -147,55 +151,12 @@ pub(super) unsafe fn address(addr: *const sockaddr, len: socklen_t) -> Result<So
 /// # Safety
 /// As (b).
 pub(super) unsafe fn peer(
-    addr: *const sockaddr,
+    addr: *const libc::sockaddr,
     len: socklen_t,
 ) -> Result<Option<SocketAddr>, Errno> {
     // SAFETY: as the caller promises.
     let bytes = unsafe { bytes(addr.cast(), len as usize) }?;
-    let family = bytes.first_chunk::<2>().ok_or(Errno::EINVAL)?;
-    match c_int::from(u16::from_ne_bytes(*family)) {
-        libc::AF_INET => {}
-        libc::AF_INET6 => return peer_v6(bytes).map(Some),
-        libc::AF_UNSPEC => return Ok(None),
-        _ => return Err(Errno::EAFNOSUPPORT),
-    }
-    // Linux wants a whole `sockaddr_in`.
-    if bytes.len() < size_of::<libc::sockaddr_in>() {
-        return Err(Errno::EINVAL);
-    }
-    let rest = bytes.get(2..8).ok_or(Errno::EINVAL)?;
-    let ip = Ipv4Addr::new(rest[2], rest[3], rest[4], rest[5]);
-    let port = u16::from_be_bytes([rest[0], rest[1]]);
-    Ok(Some(SocketAddr::V4(SocketAddrV4::new(ip, port))))
-}
-
-/// Reads a `sockaddr_in6`: family, port, flow label, address, scope.
-fn peer_v6(bytes: &[u8]) -> Result<SocketAddr, Errno> {
-    // Linux also takes the 24 bytes of RFC 2133, without a scope (`SIN6_LEN_RFC2133`).
-    let fixed: [u8; 24] = *bytes.first_chunk().ok_or(Errno::EINVAL)?;
-    let scope = bytes.get(24..).and_then(|rest| rest.first_chunk()).copied();
-    let (_, rest) = fixed.split_at(8);
-    let ip: [u8; 16] = *rest.first_chunk().ok_or(Errno::EINVAL)?;
-    let port = u16::from_be_bytes([fixed[2], fixed[3]]);
-    let scope = u32::from_ne_bytes(scope.unwrap_or_default());
-    Ok(SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope)))
-}
-
-/// Returns the bytes of a `sockaddr_in` or `sockaddr_in6`.
-fn sockaddr_bytes(address: SocketAddr) -> Vec<u8> {
-    let family = |family: c_int| u16::try_from(family).unwrap_or_default().to_ne_bytes();
-    let port = address.port().to_be_bytes();
-    match address {
-        SocketAddr::V4(v4) => {
-            let mut bytes = [&family(libc::AF_INET)[..], &port, &v4.ip().octets()].concat();
-            bytes.resize(size_of::<libc::sockaddr_in>(), 0);
-            bytes
-        }
-        SocketAddr::V6(v6) => {
-            let (flow, scope) = ([0_u8; 4], v6.scope_id().to_ne_bytes());
-            [&family(libc::AF_INET6)[..], &port, &flow, &v6.ip().octets(), &scope].concat()
-        }
-    }
+    sockaddr::decode(bytes)
 }
 
 /// Writes an address to the memory of the caller, cut to its length, as the kernel does.
@@ -204,7 +165,7 @@ fn sockaddr_bytes(address: SocketAddr) -> Vec<u8> {
 /// `len` is as (c), `addr` as (b) with `*len`.
 pub(super) unsafe fn give_address(
     to: SocketAddr,
-    addr: *mut sockaddr,
+    addr: *mut libc::sockaddr,
     len: *mut socklen_t,
 ) -> Result<(), Errno> {
     if addr.is_null() {
@@ -212,11 +173,8 @@ pub(super) unsafe fn give_address(
     }
     // SAFETY: null or valid by (c).
     let len = unsafe { len.as_mut() }.ok_or(Errno::EFAULT)?;
-    let bytes = sockaddr_bytes(to);
     // SAFETY: (b) with `*len` bytes.
     let room = unsafe { bytes_mut(addr.cast(), *len as usize) }?;
-    let fits = room.len().min(bytes.len());
-    room[..fits].copy_from_slice(&bytes[..fits]);
-    *len = socklen_t::try_from(bytes.len()).unwrap_or_default();
+    *len = socklen_t::try_from(sockaddr::encode(to, room)).unwrap_or_default();
     Ok(())
 }

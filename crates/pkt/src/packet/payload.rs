@@ -161,7 +161,7 @@ impl Packet {
     ///
     /// Gives `other` back, and changes nothing, if there are too many frags or the pool is at its
     /// limit.
-    #[inline]
+    #[inline(always)]
     pub fn append_packet(&mut self, pool: &mut Pool, other: Self) -> Result<(), Self> {
         if other.body().linear_len == 0 {
             return self.append_frags_of(pool, other);
@@ -231,7 +231,15 @@ impl Packet {
     }
 
     /// Keeps the first `len` bytes. No effect on a packet that is not longer.
+    #[inline]
     pub fn truncate(&mut self, len: usize) {
+        if len < self.len() {
+            self.cut_off(len);
+        }
+    }
+
+    #[inline(never)]
+    fn cut_off(&mut self, len: usize) {
         let body = self.body_mut();
         let linear = usize::from(body.linear_len).min(len);
         body.linear_len = in_head(linear);

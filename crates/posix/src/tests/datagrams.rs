@@ -171,11 +171,19 @@ fn control_messages_are_those_of_the_family_of_the_datagram() {
     for number in [8, 12, 13] {
         net.set_number(&socket, (IPPROTO_IP, number), 1).expect("an option");
     }
+    let get = |net: &mut Net, socket: &Datagram, number: i32| {
+        let mut room = [0; 4];
+        let len = socket.getsockopt(&net.host, &mut net.cx, (IPPROTO_IPV6, number), &mut room)?;
+        Ok((len, i32::from_ne_bytes(room)))
+    };
     for number in [49, 51, 66] {
+        assert_eq!(get(&mut net, &socket, number), Ok((4, 0)));
         net.set_number(&socket, (IPPROTO_IPV6, number), 1).expect("an option");
+        assert_eq!(get(&mut net, &socket, number), Ok((4, 1)));
         let four = open(AF_INET);
         let refused = net.set_number(&four, (IPPROTO_IPV6, number), 1);
         assert_eq!(refused, Err(Errno::ENOPROTOOPT));
+        assert_eq!(get(&mut net, &four, number), Err(Errno::EOPNOTSUPP));
     }
     socket.bind(&net.host, &mut net.cx, at("[::]:7")).expect("a free port");
     net.send_datagram(&socket, b"six", Some(at("[::1]:7")));
@@ -234,6 +242,64 @@ fn options_and_memberships_may_come_before_bind() {
     assert_eq!(left, Ok(()));
     let again = sockets[0].setsockopt(&net.host, &mut net.cx, (IPPROTO_IP, 36), &request);
     assert_eq!(again, Err(Errno::EADDRNOTAVAIL));
+}
+
+/// `struct group_source_req` for any device.
+fn group_source(group: &str, source: &str) -> Vec<u8> {
+    let mut request = vec![0; 8 + 2 * 128];
+    for (at, ip) in [(8, group), (8 + 128, source)] {
+        let (family, offset, octets) = match ip.parse().expect("an address") {
+            IpAddr::V4(ip) => (AF_INET, 4, ip.octets().to_vec()),
+            IpAddr::V6(ip) => (AF_INET6, 8, ip.octets().to_vec()),
+        };
+        let family = u16::try_from(family).expect("a small number");
+        request[at..at + 2].copy_from_slice(&family.to_ne_bytes());
+        request[at + offset..at + offset + octets.len()].copy_from_slice(&octets);
+    }
+    request
+}
+
+#[test]
+fn source_filters_are_set_by_the_options_of_both_levels() {
+    let mut net = Net::new();
+    let socket = open(AF_INET);
+    // IP_ADD_SOURCE_MEMBERSHIP with `struct ip_mreq_source`: group, interface, source.
+    let request = |source: [u8; 4]| [[239, 1, 2, 3], [10, 0, 0, 1], source].concat();
+    let mut set = |number, value: &[u8]| {
+        socket.setsockopt(&net.host, &mut net.cx, (IPPROTO_IP, number), value)
+    };
+    assert_eq!(set(39, &request([10, 0, 0, 1])), Ok(()));
+    assert_eq!(set(39, &request([10, 0, 0, 2])), Ok(()));
+    assert_eq!(set(40, &request([10, 0, 0, 2])), Ok(()));
+    assert_eq!(set(40, &request([10, 0, 0, 2])), Err(Errno::EADDRNOTAVAIL));
+    assert_eq!(set(38, &request([10, 0, 0, 2])), Err(Errno::EINVAL), "the filter includes");
+    assert_eq!(set(39, &request([10, 0, 0, 2])[..8]), Err(Errno::EINVAL), "too short");
+    // MCAST_JOIN_SOURCE_GROUP and MCAST_LEAVE_SOURCE_GROUP.
+    assert_eq!(set(46, &group_source("239.9.9.9", "10.0.0.1")), Ok(()));
+    assert_eq!(set(46, &group_source("ff05::9", "fd00::1")), Err(Errno::EADDRNOTAVAIL));
+    assert_eq!(set(47, &group_source("239.9.9.9", "10.0.0.1")), Ok(()));
+    assert_eq!(set(47, &group_source("239.9.9.9", "10.0.0.1")), Err(Errno::EINVAL));
+    // The filter outlives bind(2).
+    socket.bind(&net.host, &mut net.cx, at("0.0.0.0:7")).expect("a port");
+    let group = Some(at("239.1.2.3:7"));
+    assert_eq!(net.send_datagram(&socket, b"own", group), "3");
+    let (bytes, _) = net.recv_datagram(&socket, 10, 0).expect("the host is the source");
+    assert_eq!(bytes, b"own");
+    let mut set = |number, value: &[u8]| {
+        socket.setsockopt(&net.host, &mut net.cx, (IPPROTO_IP, number), value)
+    };
+    assert_eq!(set(40, &request([10, 0, 0, 1])), Ok(()), "the last source");
+    // IP_ADD_MEMBERSHIP, IP_BLOCK_SOURCE, IP_UNBLOCK_SOURCE.
+    let join = [[239, 1, 2, 3], [10, 0, 0, 1]].concat();
+    assert_eq!(set(35, &join), Ok(()));
+    assert_eq!(set(38, &request([10, 0, 0, 1])), Ok(()));
+    assert_eq!(net.send_datagram(&socket, b"own", group), "3");
+    assert!(net.recv_datagram(&socket, 10, 0).is_err(), "the source is blocked");
+    let unblock = request([10, 0, 0, 1]);
+    let set = socket.setsockopt(&net.host, &mut net.cx, (IPPROTO_IP, 37), &unblock);
+    assert_eq!(set, Ok(()));
+    assert_eq!(net.send_datagram(&socket, b"own", group), "3");
+    assert!(net.recv_datagram(&socket, 10, 0).is_ok());
 }
 
 #[test]

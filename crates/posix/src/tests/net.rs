@@ -125,12 +125,18 @@ impl Net {
     /// A nonblocking, connected socket. Its peer is the last of `peers`.
     pub(super) fn connected(&mut self) -> Socket {
         let socket = self.connecting(SERVICE);
-        let Ok(Step::Ready(accepted)) = Accept::new(abi::SOCK_NONBLOCK).step(&self.listener) else {
-            panic!("a connection waits");
-        };
-        self.peers.push(accepted.socket);
+        let peer = self.accept();
+        self.peers.push(peer);
         assert_eq!(self.connect(&socket, SERVICE), "0");
         socket
+    }
+
+    /// Takes a connection from the listener.
+    pub(super) fn accept(&self) -> Socket {
+        match Accept::new(abi::SOCK_NONBLOCK).step(&self.listener) {
+            Ok(Step::Ready(accepted)) => accepted.socket,
+            other => panic!("a connection waits: {other:?}"),
+        }
     }
 
     /// Closes the other end of the last connection; with `reset` it sends a RST.

@@ -227,6 +227,7 @@ impl AfPacket {
             tx_checksum: config.vnet_hdr,
             tso4: config.vnet_hdr,
             tso6: config.vnet_hdr,
+            uso: false,
             gso_max_bytes: if config.vnet_hdr { gso_max.max(mtu) } else { mtu },
             jumbo6: true,
             queues: config.queues,

@@ -133,6 +133,7 @@ impl AfXdp {
             tx_checksum,
             tso4: false,
             tso6: false,
+            uso: false,
             gso_max_bytes: mtu,
             jumbo6: true,
             queues: u16::try_from(queues.len()).unwrap_or(QUEUES_MAX),

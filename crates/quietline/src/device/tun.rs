@@ -79,6 +79,8 @@ pub struct Tun {
 struct Parts {
     kind: TunKind,
     vnet_hdr: bool,
+    /// Whether the kernel takes and passes superframes of datagrams.
+    uso: bool,
     name: String,
     mtu: u32,
     mac: [u8; 6],
@@ -94,7 +96,7 @@ impl Tun {
     /// behind.
     pub fn create(config: &TunConfig) -> Result<Arc<Self>, SetupError> {
         config.validate()?;
-        let (name, queues) = open_queues(config)?;
+        let (name, queues, uso) = open_queues(config)?;
         let link = configure_link(config, &name)?;
         let mac = config.mac.unwrap_or_else(|| local_mac(&name));
         if config.kind == TunKind::Tap && link.mac == Some(mac) {
@@ -103,13 +105,14 @@ impl Tun {
         }
         let link = Some(link);
         let mtu = config.mtu;
-        let parts = Parts { kind: config.kind, vnet_hdr: config.vnet_hdr, name, mtu, mac, link };
+        let (kind, vnet_hdr) = (config.kind, config.vnet_hdr);
+        let parts = Parts { kind, vnet_hdr, uso, name, mtu, mac, link };
         Self::assemble(parts, queues)
     }
 
     /// Builds a device of descriptors that are attached to an interface.
     fn assemble(parts: Parts, queues: Box<[OwnedFd]>) -> Result<Arc<Self>, SetupError> {
-        let Parts { kind, vnet_hdr, name, mtu, mac, link } = parts;
+        let Parts { kind, vnet_hdr, uso, name, mtu, mac, link } = parts;
         let silence = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| SetupError::system("create an eventfd", e.raw_os_error()))?;
         let caps = Capabilities {
@@ -122,6 +125,7 @@ impl Tun {
             tx_checksum: vnet_hdr,
             tso4: vnet_hdr,
             tso6: vnet_hdr,
+            uso,
             gso_max_bytes: if vnet_hdr { superframe_max() } else { mtu },
             jumbo6: false,
             queues: u16::try_from(queues.len()).unwrap_or(QUEUES_MAX),
@@ -214,11 +218,12 @@ fn kernel_version(release: &str) -> Option<(u32, u32)> {
 }
 
 /// Opens one descriptor per queue and attaches all to one interface. Dropping the descriptors
-/// deletes it.
-fn open_queues(config: &TunConfig) -> Result<(String, Box<[OwnedFd]>), SetupError> {
+/// deletes it. Also returns whether the kernel has superframes of datagrams.
+fn open_queues(config: &TunConfig) -> Result<(String, Box<[OwnedFd]>, bool), SetupError> {
     let kind = config.kind.name();
     let mut name = config.name.clone();
     let mut queues = Vec::with_capacity(usize::from(config.queues));
+    let mut uso = config.vnet_hdr;
     for index in 0..config.queues {
         let fd = ioctl::open().map_err(|e| {
             let error =
@@ -247,14 +252,14 @@ fn open_queues(config: &TunConfig) -> Result<(String, Box<[OwnedFd]>), SetupErro
             })?;
         let offloads = match config.vnet_hdr {
             true => ioctl::enable_offloads(fd.as_fd()),
-            false => ioctl::disable_offloads(fd.as_fd()),
+            false => ioctl::disable_offloads(fd.as_fd()).map(|()| false),
         };
-        offloads.map_err(|e| {
+        uso &= offloads.map_err(|e| {
             SetupError::system(format!("set offloads of {kind} \"{name}\""), e.raw_os_error())
         })?;
         queues.push(fd);
     }
-    Ok((name, queues.into_boxed_slice()))
+    Ok((name, queues.into_boxed_slice(), uso))
 }
 
 /// Configures the kernel's side as `config` says, leaving out settings that have their value

@@ -17,7 +17,7 @@
 //! fit the frame gives [`DropReason::VnetHeader`], never a panic and never metadata that points
 //! outside of the packet.
 //!
-//! Not here: UDP segmentation (not offered to the kernel, so it cannot arrive), the receive hash.
+//! Not here: UDP fragmentation (not offered to the kernel, so it cannot arrive), the receive hash.
 
 use pkt::{DropReason, Gso, GsoKind, Packet, PacketMeta, RxChecksum, TxChecksum};
 
@@ -32,12 +32,17 @@ const F_DATA_VALID: u8 = 2;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
+/// Datagrams of UDP over either IP version (`UDP_SEGMENT`).
+const GSO_UDP_L4: u8 = 5;
 /// Added to a type: the superframe begins with CWR, which only its first segment may keep
 /// (RFC 3168 §6.1.2).
 const GSO_ECN: u8 = 0x80;
 
 /// Offset of the checksum in the TCP header.
 const TCP_CSUM_OFFSET: u16 = 16;
+/// Offset of the checksum in the UDP header, and the bytes of this header.
+const UDP_CSUM_OFFSET: u16 = 6;
+const UDP_HEADER_LEN: usize = 8;
 /// Offset of the data offset in the TCP header.
 const TCP_DATA_OFFSET: usize = 12;
 /// Bytes of a TCP header without options.
@@ -125,20 +130,22 @@ impl VnetHdr {
         if self.gso_type == GSO_NONE {
             return Ok(Gso::default());
         }
-        let (kind, version) = match self.gso_type & !GSO_ECN {
-            GSO_TCPV4 => (GsoKind::TcpV4, 4),
-            GSO_TCPV6 => (GsoKind::TcpV6, 6),
-            // UDP types are not offered to the kernel, and ECN without a type is invalid.
+        let (kind, versions, csum_offset) = match self.gso_type & !GSO_ECN {
+            GSO_TCPV4 => (GsoKind::TcpV4, [4, 4], TCP_CSUM_OFFSET),
+            GSO_TCPV6 => (GsoKind::TcpV6, [6, 6], TCP_CSUM_OFFSET),
+            GSO_UDP_L4 if self.gso_type == GSO_UDP_L4 => (GsoKind::Udp, [4, 6], UDP_CSUM_OFFSET),
+            // Other types are not offered to the kernel, and ECN without a type of TCP is invalid.
             _ => return Err(DropReason::VnetHeader),
         };
         // The checksum of a superframe is always partial.
-        let is_tcp = self.flags & F_NEEDS_CSUM != 0 && self.csum_offset == TCP_CSUM_OFFSET;
+        let is_partial = self.flags & F_NEEDS_CSUM != 0 && self.csum_offset == csum_offset;
         let mut first = [0];
         let copied = frame.copy_to(usize::from(link_header_len), &mut first);
-        if !is_tcp || self.gso_size == 0 || copied != 1 || first[0] >> 4 != version {
+        let is_ip = copied == 1 && versions.contains(&(first[0] >> 4));
+        if !is_partial || self.gso_size == 0 || !is_ip {
             return Err(DropReason::VnetHeader);
         }
-        let header_len = tcp_header_end(frame, usize::from(self.csum_start))?;
+        let header_len = header_end(kind, frame, usize::from(self.csum_start))?;
         let payload = frame.len() - header_len;
         let segs = payload.div_ceil(usize::from(self.gso_size)).max(1);
         let segs = u16::try_from(segs).map_err(|_| DropReason::VnetHeader)?;
@@ -174,16 +181,27 @@ impl VnetHdr {
             GsoKind::None => return Ok(partial),
             GsoKind::TcpV4 => GSO_TCPV4,
             GsoKind::TcpV6 => GSO_TCPV6,
+            GsoKind::Udp => GSO_UDP_L4,
         };
-        let header_len = tcp_header_end(frame, usize::from(csum_start))?;
+        let header_len = header_end(gso.kind, frame, usize::from(csum_start))?;
         if gso.size == 0 || frame.len() - header_len <= usize::from(gso.size) {
             // One segment is not a superframe.
             return Ok(partial);
         }
         let hdr_len = u16::try_from(header_len).map_err(|_| DropReason::VnetHeader)?;
-        let gso_type = if gso.ecn { gso_type | GSO_ECN } else { gso_type };
+        let gso_type =
+            if gso.ecn && gso.kind != GsoKind::Udp { gso_type | GSO_ECN } else { gso_type };
         Ok(Self { gso_type, hdr_len, gso_size: gso.size, ..partial })
     }
+}
+
+/// Returns the end of the transport header that begins at `start`.
+fn header_end(kind: GsoKind, frame: &Packet, start: usize) -> Result<usize, DropReason> {
+    if kind != GsoKind::Udp {
+        return tcp_header_end(frame, start);
+    }
+    let end = start + UDP_HEADER_LEN;
+    if end > frame.len() { Err(DropReason::VnetHeader) } else { Ok(end) }
 }
 
 /// Returns the end of the TCP header that begins at `tcp_start`, read from the frame, because

@@ -5,7 +5,10 @@
 //! code does not verify itself.
 
 use pkt::{Gso, GsoKind, Packet, TxChecksum};
-use stack::header::ip::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, protocol};
+use stack::header::{
+    ip::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, protocol},
+    udp::UDP_HEADER_LEN,
+};
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -170,23 +173,41 @@ pub(super) fn mark_congestion(packet: &mut [u8]) -> bool {
     is_capable
 }
 
-/// Changes a byte of payload and corrects the checksum; returns false if there is no payload.
+/// Changes the last byte of a payload and corrects the checksum; returns false if there is no
+/// payload.
 pub(super) fn forge(packet: &mut [u8]) -> bool {
-    match headers(packet) {
-        Some((_, payload)) if payload < packet.len() => {
-            packet[payload] ^= 1;
-            sum(packet);
-            true
-        }
-        _ => false,
+    let payload = match headers(packet) {
+        Some((_, payload)) => Some(payload),
+        None => datagram(packet).map(|transport| transport + UDP_HEADER_LEN),
+    };
+    if payload.is_none_or(|payload| payload >= packet.len()) {
+        return false;
+    }
+    if let Some(last) = packet.last_mut() {
+        *last ^= 1;
+    }
+    sum(packet);
+    true
+}
+
+/// Writes the correct checksum of TCP or UDP.
+fn sum(packet: &mut [u8]) {
+    let (src, dst) = addresses(packet);
+    if let Some((transport, _)) = headers(packet) {
+        frame::fix_tcp_checksum(src, dst, &mut packet[transport..]);
+    } else if let Some(transport) = datagram(packet) {
+        frame::fix_udp_checksum(src, dst, &mut packet[transport..]);
     }
 }
 
-/// Writes the correct TCP checksum.
-fn sum(packet: &mut [u8]) {
-    let Some((transport, _)) = headers(packet) else { return };
-    let (src, dst) = addresses(packet);
-    frame::fix_tcp_checksum(src, dst, &mut packet[transport..]);
+/// Returns the offset of the UDP header of a packet that is no fragment.
+fn datagram(packet: &[u8]) -> Option<usize> {
+    if is_v6(packet) {
+        return (*packet.get(NEXT_HEADER)? == protocol::UDP).then_some(IPV6_HEADER_LEN);
+    }
+    let is_fragment = packet.get(FLAGS_OFFSET)? & 0x3f != 0 || *packet.get(FLAGS_OFFSET + 1)? != 0;
+    let is_udp = *packet.get(PROTOCOL)? == protocol::UDP && !is_fragment;
+    is_udp.then(|| usize::from(packet[0] & 0x0f) * 4)
 }
 
 /// Returns source and destination of a packet with a complete header.
@@ -246,6 +267,6 @@ mod tests {
         assert!(judge_ipv4(&packet, 1500).is_ok());
         assert!(forge(&mut packet));
         let seen = judge_ipv4(&packet, 1500).expect("a valid packet");
-        assert_eq!(seen.segment().map(|(_, payload)| payload), Some(&b"eata"[..]));
+        assert_eq!(seen.segment().map(|(_, payload)| payload), Some(&b"dat`"[..]));
     }
 }

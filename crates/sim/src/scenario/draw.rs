@@ -8,7 +8,7 @@ use std::time::Duration;
 use stack::{base::tcp_memory::MemoryLimits, sysctl::Sysctls};
 use tcp::{Algorithm, Rng};
 
-use super::{Scenario, Session, Setting, Threads};
+use super::{Flow, Scenario, Session, Setting, Threads};
 use crate::{
     modes::{self, Settings},
     network::{Burst, Change, Offload, PathConfig, Version},
@@ -63,6 +63,10 @@ const LAYOUT: &str = "net.quietline.dst_layout";
 /// Smallest MTU of IPv6.
 const MTU_MIN_V6: u32 = 1280;
 
+/// Smallest payload of a datagram, and the largest over IPv4.
+const DATAGRAM_BYTES_MIN: u32 = 8;
+const DATAGRAM_BYTES_MAX: u32 = 65_507;
+
 /// Longest blackout, in milliseconds.
 const DARK_MS_MAX: u32 = 20_000;
 
@@ -77,6 +81,7 @@ impl Scenario {
         } else if scenario.mtu >= 500 && draw.one_in(4) {
             draw.fragments(&mut scenario);
         }
+        draw.datagrams(&mut scenario);
         scenario
     }
 
@@ -137,6 +142,7 @@ impl Scenario {
             version: Version::V4,
             offload,
             sessions,
+            datagrams: Vec::new(),
             maxseg,
             changes,
         };
@@ -461,6 +467,35 @@ impl Draw {
             _ => {}
         }
         session
+    }
+
+    /// Draws datagrams for half of the scenarios: most fit the MTU or need a few fragments.
+    fn datagrams(&mut self, scenario: &mut Scenario) {
+        let hosts = u32::try_from(scenario.hosts.len()).expect("few");
+        for _ in 0..[0, 0, 1, 2][self.below(4)] {
+            let from = self.below(hosts);
+            let to = (from + 1 + self.below(hosts - 1)) % hosts as usize;
+            let bounds = [scenario.mtu / 2, 3 * scenario.mtu, 3 * scenario.mtu, DATAGRAM_BYTES_MAX];
+            let bound = bounds[self.below(4)];
+            let size_max = DATAGRAM_BYTES_MIN + self.size(bound);
+            scenario.datagrams.push(Flow {
+                from,
+                to,
+                at: self.millis(1000),
+                count: self.size(40),
+                size_max: size_max.min(DATAGRAM_BYTES_MAX),
+                equal: self.one_in(3),
+                pause: self.millis(100),
+                batch: self.size(8),
+                connected: self.one_in(2),
+                joins: self.one_in(3),
+            });
+        }
+        if !scenario.datagrams.is_empty() {
+            for host in &mut scenario.hosts {
+                host.udp_early_demux = !self.one_in(4);
+            }
+        }
     }
 
     fn behavior(&mut self, budget: u32) -> Behavior {

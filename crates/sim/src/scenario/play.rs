@@ -11,7 +11,7 @@ use stack::{
 };
 use tcp::{Edges, FourTuple};
 
-use super::{Outcome, STALL, Scenario, Session, Threads, recycling};
+use super::{Outcome, STALL, Scenario, Session, Threads, datagrams::Datagrams, recycling};
 use crate::{
     World,
     apps::Pattern,
@@ -61,6 +61,7 @@ pub(super) struct Play<'a> {
     network: Network,
     listeners: Vec<Arc<Listener>>,
     links: Vec<Link<'a>>,
+    datagrams: Vec<Datagrams<'a>>,
     /// Sequence numbers of each connection, and the step in which they were read last.
     edges: BTreeMap<(usize, FourTuple), (Edges, u64)>,
     start: Instant,
@@ -162,6 +163,8 @@ impl<'a> Play<'a> {
             aborted_at: None,
         });
         let links = links.collect();
+        let flows = 0..scenario.datagrams.len();
+        let datagrams = flows.map(|flow| Datagrams::new(&mut world, scenario, flow)).collect();
         let dark = scenario.paths.iter().flat_map(|path| &path.changes);
         let dark = dark.filter(|(_, change)| matches!(change, Change::Dark(_)));
         let up_at = start + dark.map(|(at, _)| *at).max().unwrap_or_default();
@@ -173,6 +176,7 @@ impl<'a> Play<'a> {
             network,
             listeners,
             links,
+            datagrams,
             edges,
             start,
             up_at,
@@ -199,7 +203,8 @@ impl<'a> Play<'a> {
             }
             self.watch();
             let wakes = self.links.iter().filter_map(|link| link.wakes_at(&self.world, self.start));
-            let next = wakes.chain(next).chain(change).min();
+            let sends = self.datagrams.iter().filter_map(Datagrams::wakes_at);
+            let next = wakes.chain(sends).chain(next).chain(change).min();
             let Some(next) = next else { self.stalled("no event is pending") };
             self.world.cx.now = self.world.cx.now.max(next);
         }
@@ -221,14 +226,17 @@ impl<'a> Play<'a> {
     }
 
     fn is_done(&self) -> bool {
-        self.links.iter().all(Link::is_done)
+        self.links.iter().all(Link::is_done) && self.datagrams.iter().all(Datagrams::is_sent)
     }
 
     fn step_applications(&mut self) -> bool {
         let mut moved = self.accept();
-        let Self { links, world, start, scenario, .. } = self;
+        let Self { links, datagrams, world, start, scenario, .. } = self;
         for link in links {
             moved |= link.step(world, *start, scenario);
+        }
+        for flow in datagrams {
+            moved |= flow.step(world);
         }
         moved
     }
@@ -269,9 +277,10 @@ impl<'a> Play<'a> {
     /// Checks the invariants, after every event.
     fn look(&mut self) {
         self.network.check();
-        let Self { world, edges, network, steps, .. } = self;
+        let Self { world, edges, network, datagrams, steps, .. } = self;
         let thorough = *steps % THOROUGH == 0;
-        for (index, host) in world.hosts.iter().enumerate() {
+        for (index, host) in world.hosts.clone().iter().enumerate() {
+            let of_datagrams: u64 = datagrams.iter().map(|flow| flow.charged(world, index)).sum();
             let mut audit = host.check(&mut world.cx, |tuple, now| {
                 // A connection that did not exist in the previous step is a new one, even with the
                 // same ISS: a segment that was in flight when the server aborted carries its SYN
@@ -284,6 +293,7 @@ impl<'a> Play<'a> {
                     now.check_after(&before);
                 }
             });
+            audit.wmem_alloc += of_datagrams;
             let below = network.charged(index);
             if audit.is_complete && audit.wmem_alloc != below {
                 // The rest is queued in front of the device. `tx_queue_stats` makes the queues
@@ -292,6 +302,8 @@ impl<'a> Play<'a> {
                 let queues = host.tx_queue_stats(&mut world.cx);
                 let waiting: u64 = queues.iter().map(|row| row.stats.qlen).sum();
                 let before = core::mem::replace(&mut audit, host.check(&mut world.cx, |_, _| ()));
+                audit.wmem_alloc +=
+                    datagrams.iter().map(|flow| flow.charged(world, index)).sum::<u64>();
                 let below = network.charged(index);
                 // Dropped packets have completed: a socket that they had throttled is in the TSQ
                 // list of its core, charged as one byte.
@@ -361,6 +373,15 @@ impl<'a> Play<'a> {
         }
         self.world.pass(Duration::from_secs(1200));
         self.look();
+        let Self { datagrams, world, .. } = &mut self;
+        for flow in datagrams {
+            flow.step(world);
+            outcome.datagrams_received += flow.arrivals();
+            flow.close(world);
+        }
+        outcome.datagrams_sent =
+            self.scenario.datagrams.iter().map(|flow| u64::from(flow.count)).sum();
+        self.datagrams.clear();
         assert_eq!(self.network.check(), 0, "frames still on their way");
         for (index, host) in hosts.iter().enumerate() {
             assert_eq!(host.established_len(), 0, "{} still has sockets", host.name());
@@ -375,6 +396,7 @@ impl<'a> Play<'a> {
             outcome.backlogged += counters.stack(Counter::SocketBacklogQueued);
             recycling::add_caches(&mut outcome.caches, &counters);
             assert_eq!(host.tcp_memory_pages(), 0, "pages are still charged");
+            assert_eq!(host.udp_memory_pages(), 0, "pages are still charged to datagrams");
             assert_eq!(self.network.charged(index), 0, "the device holds something");
             counted.push(counters);
         }

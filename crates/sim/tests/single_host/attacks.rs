@@ -264,7 +264,10 @@ fn neighbor_discovery_from_beyond_the_link_is_dropped() {
     let (routes, neighbors) = (host.rig.host().routes(), host.rig.host().neighbors());
     let link = Some(PEER_MAC);
     let messages = [
-        (PEER_V6, NdpMessage::NeighborSolicitation { target: HOST_V6, source_mac: link }),
+        (
+            PEER_V6,
+            NdpMessage::NeighborSolicitation { target: HOST_V6, source_mac: link, nonce: None },
+        ),
         (
             PEER_V6,
             NdpMessage::NeighborAdvertisement {
@@ -302,7 +305,7 @@ fn a_flood_of_neighbors_fills_a_bounded_table() {
     for number in 0..2000_u16 {
         let [high, low] = number.to_be_bytes();
         let source_mac = Some(MacAddr([2, 0, 0, 0, high, low]));
-        let message = NdpMessage::NeighborSolicitation { target: HOST_V6, source_mac };
+        let message = NdpMessage::NeighborSolicitation { target: HOST_V6, source_mac, nonce: None };
         host.give(&ndp_packet(stranger(number), HOST_V6, &message));
     }
     host.rig.take();

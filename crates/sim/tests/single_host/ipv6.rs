@@ -50,7 +50,7 @@ pub(crate) fn give_to(rig: &mut Rig, dst: MacAddr, packet: &[u8]) {
 }
 
 pub(crate) fn solicitation(target: Ipv6Addr, src: Ipv6Addr, mac: Option<MacAddr>) -> Vec<u8> {
-    let message = NdpMessage::NeighborSolicitation { target, source_mac: mac };
+    let message = NdpMessage::NeighborSolicitation { target, source_mac: mac, nonce: None };
     ndp_packet(src, ndp::solicited_node(target), &message)
 }
 
@@ -151,7 +151,11 @@ fn invalid_discovery_messages_are_dropped_with_their_reasons() {
     let claimed = solicitation(HOST_V6, HOST_V6, Some(OTHER_MAC));
     let foreign = solicitation(STRANGER, PEER_V6, Some(PEER_MAC));
     let to_host = |message| ndp_packet(PEER_V6, HOST_V6, &message);
-    let to_us = to_host(NdpMessage::NeighborSolicitation { target: STRANGER, source_mac: None });
+    let to_us = to_host(NdpMessage::NeighborSolicitation {
+        target: STRANGER,
+        source_mac: None,
+        nonce: None,
+    });
     for (packet, reason) in [
         (&routed, DropReason::NdpHopLimit),
         // Our own address as source is a martian.
@@ -213,7 +217,7 @@ fn an_address_is_probed_before_it_is_used() {
         .take()
         .into_iter()
         .filter(|seen| match seen {
-            Seen::Ndp(ip, NdpMessage::NeighborSolicitation { target, source_mac }) => {
+            Seen::Ndp(ip, NdpMessage::NeighborSolicitation { target, source_mac, .. }) => {
                 assert_eq!((ip.src, *source_mac), (Ipv6Addr::UNSPECIFIED.into(), None));
                 *target == HOST_V6
             }
@@ -252,6 +256,93 @@ fn an_address_of_another_station_is_refused() {
         );
         rig.finish();
     }
+}
+
+/// RFC 7527 §4.2. Without `enhanced_dad`, a probe that comes back refuses the address.
+#[test]
+fn a_probe_that_the_link_sends_back_refuses_no_address() {
+    let group = ndp::multicast_mac(ndp::solicited_node(HOST_V6));
+    let probes = |rig: &mut Rig| -> Vec<NdpMessage> {
+        let sent = rig.take().into_iter().filter_map(|seen| match seen {
+            Seen::Ndp(_, message @ NdpMessage::NeighborSolicitation { target: HOST_V6, .. }) => {
+                Some(message)
+            }
+            _ => None,
+        });
+        sent.collect()
+    };
+    let give = |rig: &mut Rig, probe: &NdpMessage| {
+        let dst = ndp::solicited_node(HOST_V6);
+        give_to(rig, group, &ndp_packet(Ipv6Addr::UNSPECIFIED, dst, probe));
+    };
+    for enhanced in [true, false] {
+        let value = if enhanced { "1" } else { "0" };
+        let mut rig = rig(&[
+            ("net.ipv6.conf.all.dad_transmits", "2"),
+            ("net.ipv6.conf.all.enhanced_dad", value),
+        ]);
+        rig.host().claim_addresses(&mut rig.world.cx);
+        rig.pass(Duration::from_secs(1));
+        let sent = probes(&mut rig);
+        let [NdpMessage::NeighborSolicitation { nonce, .. }] = &sent[..] else {
+            panic!("{sent:?}")
+        };
+        assert_eq!(nonce.is_some(), enhanced);
+        give(&mut rig, &sent[0]);
+        if !enhanced {
+            assert!(matches!(rig.host().claim_state(), ClaimState::Refused { .. }));
+            rig.finish();
+            continue;
+        }
+        assert_eq!(rig.host().claim_state(), ClaimState::Probing);
+        rig.pass(Duration::from_secs(1));
+        for probe in probes(&mut rig) {
+            give(&mut rig, &probe);
+        }
+        rig.pass(Duration::from_secs(5));
+        assert_eq!(rig.host().claim_state(), ClaimState::Ready);
+        // A late copy gets no answer, and our own advertisement is no conflict.
+        give(&mut rig, &sent[0]);
+        assert_eq!(rig.drops(DropReason::NdpReflected), 3);
+        assert_eq!(advertised(&rig.take()), []);
+        rig.finish();
+    }
+}
+
+#[test]
+fn a_probe_with_another_number_is_that_of_another_station() {
+    let group = ndp::multicast_mac(ndp::solicited_node(HOST_V6));
+    let dst = ndp::solicited_node(HOST_V6);
+    let mut rig = rig(&[]);
+    rig.host().claim_addresses(&mut rig.world.cx);
+    rig.pass(Duration::from_secs(1));
+    let nonce = Some([7; 6]);
+    let probe = NdpMessage::NeighborSolicitation { target: HOST_V6, source_mac: None, nonce };
+    give_to(&mut rig, group, &ndp_packet(Ipv6Addr::UNSPECIFIED, dst, &probe));
+    assert!(matches!(rig.host().claim_state(), ClaimState::Refused { .. }));
+    rig.finish();
+}
+
+/// A loop in the link also sends back the announcements of addresses: packets from an address of
+/// this host.
+#[test]
+fn an_advertisement_that_the_link_sends_back_is_no_conflict() {
+    let mut rig = rig(&[]);
+    rig.host().claim_addresses(&mut rig.world.cx);
+    rig.pass(Duration::from_secs(5));
+    rig.take();
+    let message = NdpMessage::NeighborAdvertisement {
+        target: HOST_V6,
+        target_mac: Some(HOST_MAC),
+        router: false,
+        solicited: false,
+        replaces: true,
+    };
+    let packet = ndp_packet(HOST_V6, ndp::ALL_NODES, &message);
+    give_to(&mut rig, ndp::multicast_mac(ndp::ALL_NODES), &packet);
+    assert_eq!(rig.drops(DropReason::IpSourceInvalid), 1);
+    assert_eq!(advertised(&rig.take()), [], "the host defends its address against itself");
+    rig.finish();
 }
 
 #[test]

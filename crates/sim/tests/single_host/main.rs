@@ -69,3 +69,5 @@ mod udp6_groups;
 mod udp_errors;
 #[cfg(test)]
 mod udp_groups;
+#[cfg(test)]
+mod udp_sources;

@@ -623,3 +623,64 @@ fn a_host_that_shuts_down_ends_its_sockets() {
     drop((socket, host));
     rig.finish();
 }
+
+/// Polls of many frames: flows of two connected sockets and of an open one, some damaged, some with
+/// another TTL or to a closed port.
+#[test]
+fn a_datagram_that_repeats_the_last_header_reaches_the_socket_of_its_flow() {
+    let run = |early: &str| {
+        let mut sysctls = Sysctls::default();
+        sysctls.set("net.ipv4.udp_early_demux", early).expect("a setting");
+        let mut rig = Rig::new(RigConfig { sysctls, ..RigConfig::default() });
+        let host = rig.host();
+        let sockets = [53, 54, 55].map(|port| bind(&mut rig, HOST_IP, port));
+        for (socket, port) in sockets.iter().zip([1000, 1001]) {
+            socket.connect(&host, &mut rig.world.cx, at(PEER_IP, port)).expect("a route");
+        }
+        let mut rng = tcp::Rng::new(7);
+        let (mut expected, mut received) = ([const { Vec::new() }; 3], [const { Vec::new() }; 3]);
+        for number in 0..200_u32 {
+            // Frames of one poll.
+            let mut flow = 0;
+            for part in 0..1 + rng.below(20) {
+                if rng.below(3) == 0 {
+                    flow = rng.below(4) as usize;
+                }
+                let ports = [(1000, 53), (1001, 54), (1002, 55), (1003, 99)][flow];
+                let payload = [number.to_be_bytes(), part.to_be_bytes()].concat();
+                let mut datagram = frame::udp(PEER_IP, HOST_IP, ports, &payload);
+                let is_damaged = rng.below(8) == 0;
+                datagram[9] ^= u8::from(is_damaged);
+                let ttl = if rng.below(4) == 0 { 9 } else { 64 };
+                let carrier = Ipv4 { ttl, ..Ipv4::new(PEER_IP, HOST_IP, protocol::UDP) };
+                let bytes = rig.framed(&carrier.with(&datagram));
+                rig.queue(&bytes);
+                if !is_damaged && flow < 3 {
+                    expected[flow].push((payload, ttl));
+                }
+            }
+            rig.settle();
+            for (socket, received) in sockets.iter().zip(&mut received) {
+                while let Ok((bytes, of)) = recv(&mut rig, socket) {
+                    received.push((bytes, of.ttl));
+                }
+            }
+        }
+        assert_eq!(received, expected);
+        let counters = [
+            Counter::UdpInDatagrams,
+            Counter::UdpInCsumErrors,
+            Counter::UdpNoPorts,
+            Counter::IpInReceives,
+            Counter::IpInDelivers,
+        ];
+        let counts = counters.map(|counter| rig.count(counter));
+        for socket in sockets {
+            close(&mut rig, socket);
+        }
+        drop(host);
+        rig.finish();
+        counts
+    };
+    assert_eq!(run("1"), run("0"), "the same counters with and without early demux");
+}

@@ -183,9 +183,20 @@ fn v2_report(record: u8, groups: &[Ipv6Addr]) -> (IpAddr, IpAddr, Vec<u8>) {
 /// Delivers a query of a router with a response time of two seconds. `alert` is the value of the
 /// option Router Alert.
 fn query(rig: &mut Rig, src: Ipv6Addr, hops: u8, alert: u8, group: Ipv6Addr, len: usize) {
+    query_within(rig, 2000, (src, hops, alert), group, len);
+}
+
+/// Delivers a query of a router with a response time of `millis`.
+fn query_within(
+    rig: &mut Rig,
+    millis: u16,
+    (src, hops, alert): (Ipv6Addr, u8, u8),
+    group: Ipv6Addr,
+    len: usize,
+) {
     let dst = if group.is_unspecified() { ALL_NODES } else { group };
     let mut message = vec![130, 0, 0, 0];
-    message.extend(2000_u16.to_be_bytes());
+    message.extend(millis.to_be_bytes());
     message.extend([0, 0]);
     message.extend(group.octets());
     message.resize(len, 0);
@@ -245,6 +256,31 @@ fn mld_queries_are_answered_once_with_the_groups_of_sockets_and_addresses() {
     assert_eq!(reports(&mut rig), []);
     assert_eq!(rig.drops(DropReason::IgmpIgnored), 3);
     assert_eq!(rig.drops(DropReason::IgmpMalformed), 1);
+    close(&mut rig, socket);
+    rig.finish();
+}
+
+/// A sender of many queries cannot make the host send as many reports.
+#[test]
+fn mld_queries_without_a_response_time_are_answered_soon_but_not_one_for_one() {
+    let mut rig = rig();
+    let socket = share(&mut rig);
+    join(&mut rig, &socket, GROUP).expect("a device");
+    rig.pass(Duration::from_secs(2));
+    rig.take_ip();
+    for millis in [0, 1] {
+        query_within(&mut rig, millis, (PEER_LINK, 1, 0), GROUP, 28);
+        assert_eq!(reports(&mut rig), [], "an answer at once");
+        rig.pass(Duration::from_millis(20));
+        assert_eq!(reports(&mut rig), [v2_report(2, &[GROUP])]);
+        for _ in 0..1000 {
+            query_within(&mut rig, millis, (PEER_LINK, 1, 0), GROUP, 28);
+            rig.pass(Duration::from_micros(100));
+        }
+        rig.pass(Duration::from_millis(20));
+        let count = reports(&mut rig).len();
+        assert!((5..=11).contains(&count), "{count} reports in 100 ms");
+    }
     close(&mut rig, socket);
     rig.finish();
 }

@@ -174,7 +174,18 @@ fn v3_report(record: u8, group: Ipv4Addr) -> (IpAddr, Vec<u8>) {
 
 /// Delivers a query of a router, of `len` bytes.
 fn query(rig: &mut Rig, ttl: u8, dst: Ipv4Addr, group: Ipv4Addr, len: usize) {
-    let mut message = vec![0x11, 20, 0, 0];
+    query_within(rig, 20, ttl, (dst, group), len);
+}
+
+/// Delivers a query of a router with a response time of `tenths` of a second.
+fn query_within(
+    rig: &mut Rig,
+    tenths: u8,
+    ttl: u8,
+    (dst, group): (Ipv4Addr, Ipv4Addr),
+    len: usize,
+) {
+    let mut message = vec![0x11, tenths, 0, 0];
     message.extend(group.octets());
     message.resize(len, 0);
     let sum = frame::checksum(&[&message]);
@@ -253,6 +264,33 @@ fn several_queries_within_the_response_time_get_one_answer() {
         }
         rig.pass(Duration::from_millis(2010));
         assert_eq!(reports(&mut rig), [v3_report(2, GROUP)], "queries about {group}");
+    }
+    close(&mut rig, socket);
+    drop(host);
+    rig.finish();
+}
+
+/// A sender of many queries cannot make the host send as many reports.
+#[test]
+fn igmp_queries_without_a_response_time_are_answered_soon_but_not_one_for_one() {
+    let mut rig = Rig::new(RigConfig::default());
+    let host = rig.host();
+    let socket = share(&mut rig, GROUP);
+    socket.join(&host, &mut rig.world.cx, GROUP.into(), None).expect("a device");
+    rig.pass(Duration::from_secs(2));
+    rig.take_ip();
+    for ends in [(ALL_HOSTS, Ipv4Addr::UNSPECIFIED), (GROUP, GROUP)] {
+        query_within(&mut rig, 0, 1, ends, 12);
+        assert_eq!(reports(&mut rig), [], "an answer at once");
+        rig.pass(Duration::from_millis(20));
+        assert_eq!(reports(&mut rig), [v3_report(2, GROUP)]);
+        for _ in 0..1000 {
+            query_within(&mut rig, 0, 1, ends, 12);
+            rig.pass(Duration::from_micros(100));
+        }
+        rig.pass(Duration::from_millis(20));
+        let count = reports(&mut rig).len();
+        assert!((5..=11).contains(&count), "{count} reports in 100 ms");
     }
     close(&mut rig, socket);
     drop(host);

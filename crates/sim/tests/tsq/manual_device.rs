@@ -60,6 +60,7 @@ impl ManualDevice {
                     tx_checksum: true,
                     tso4: true,
                     tso6: true,
+                    uso: false,
                     async_completion: end == 0,
                     ..Capabilities::plain(format!("manual{end}"), 1500, link)
                 },

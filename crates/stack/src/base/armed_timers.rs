@@ -1,11 +1,12 @@
 //! Entries in a core's timer wheel that belong to one owner, tracked so that the owner arms no more
 //! entries than it needs.
 //!
-//! Above: connections and neighbors, whose deadlines move with every packet, and address
-//! autoconfiguration. Below: [`crate::base::timer`]. When a deadline moves to a later time, its
-//! entry stays in the wheel. When that entry fires, the owner finds that nothing is due and arms a
-//! new entry. A move to an earlier deadline arms a second entry. If the owner armed a new entry for
-//! every entry that fires, each such move would add an entry permanently.
+//! Above: connections and neighbors, whose deadlines move with every packet, and the address
+//! claims, group reports and autoconfiguration of a host. Below: [`crate::base::timer`]. When a
+//! deadline moves to a later time, its entry stays in the wheel. When that entry fires, the owner
+//! finds that nothing is due and arms a new entry. A move to an earlier deadline arms a second
+//! entry. If the owner armed a new entry for every entry that fires, each such move would add an
+//! entry permanently.
 //!
 //! An owner therefore remembers two entries. The nearer one covers the current deadline. The
 //! farther one was armed before an earlier deadline was set, and is used again once the nearer one

@@ -8,8 +8,9 @@
 //!
 //! One table yields the enum, the texts and the slots of a counter page. A page has one writer at a
 //! time and any number of readers; the value of a counter is the wrapping sum over all pages of a
-//! host. Groups that Linux does not have follow Linux's, and drop reasons come last, in capitals.
-//! [`NOT_COUNTED`] lists Linux's counters that cannot occur in this stack, with the reason.
+//! host. Groups that Linux does not have follow Linux's, except for `IgmpInQueries`, and drop
+//! reasons come last, in capitals. [`NOT_COUNTED`] lists rows of Linux that this stack does not
+//! count, with the reason.
 //!
 //! Not here: the `Tcp*` table (`tcp::base::counters`) and the drop reasons (`pkt::DropReason`). A
 //! page holds all three.
@@ -27,12 +28,12 @@ tcp::counters! {
     /// An event counted by the stack; the variant's name is the name that `nstat` prints.
     IpInReceives: "IPv4 packets received, bad ones included.",
     IpInHdrErrors: "IPv4 packets dropped because of their header: version, checksum, length, options, TTL.",
-    IpInAddrErrors: "IPv4 packets dropped because their destination is not an address of this host.",
+    IpInAddrErrors: "IPv4 packets dropped because their destination is not an address of this host, or because their addresses are not allowed in a packet from a link.",
     IpInUnknownProtos: "IPv4 packets dropped because no handler takes their protocol.",
-    IpInDiscards: "Valid IPv4 packets dropped for lack of memory or queue space.",
+    IpInDiscards: "Valid IPv4 packets dropped because a unicast packet arrived in a broadcast or multicast frame, or for lack of memory.",
     IpInDelivers: "IPv4 packets handed to a transport protocol.",
     IpOutRequests: "IPv4 packets that transport protocols asked to send; a superframe (a packet of several segments) counts once.",
-    IpOutDiscards: "Outgoing IPv4 packets dropped for lack of memory or queue space.",
+    IpOutDiscards: "Outgoing IPv4 packets dropped for lack of memory: ICMP errors only, because other drops are counted by reason alone.",
     IpOutNoRoutes: "Outgoing IPv4 packets dropped because no route leads to their destination.",
     IpReasmTimeout: "Reassemblies that failed because not all fragments arrived in time.",
     IpReasmReqds: "Fragments received that needed reassembly.",
@@ -68,9 +69,9 @@ tcp::counters! {
 
     UdpInDatagrams: "Datagrams that applications have received.",
     UdpNoPorts: "Datagrams received for a port without a socket.",
-    UdpInErrors: "Datagrams received and not delivered: malformed, bad checksum, or no room at the socket.",
+    UdpInErrors: "Datagrams received and not delivered: malformed, bad checksum, or no room or memory at the socket.",
     UdpOutDatagrams: "Datagrams sent.",
-    UdpRcvbufErrors: "Datagrams dropped because the receive buffer of the socket was full.",
+    UdpRcvbufErrors: "Datagrams dropped because the receive buffer of the socket was full, or for lack of memory for a copy.",
     UdpSndbufErrors: "Sends that failed because the send buffer of the socket was full, or for lack of memory.",
     UdpInCsumErrors: "Datagrams received with a bad checksum.",
     UdpIgnoredMulti: "Broadcast and multicast datagrams received that no socket wanted.",
@@ -100,13 +101,13 @@ tcp::counters! {
     Ip6InReceives: "IPv6 packets received, bad ones included.",
     Ip6InHdrErrors: "IPv6 packets dropped because of their header or an extension header.",
     Ip6InNoRoutes: "IPv6 packets dropped because no route leads to their destination.",
-    Ip6InAddrErrors: "IPv6 packets dropped because their destination is not an address of this host.",
+    Ip6InAddrErrors: "IPv6 packets dropped because their destination is not an address of this host, or because their addresses are not allowed in a packet from a link.",
     Ip6InUnknownProtos: "IPv6 packets dropped because no handler takes their protocol.",
     Ip6InTruncatedPkts: "IPv6 packets shorter than the length their header gives.",
-    Ip6InDiscards: "Valid IPv6 packets dropped for lack of memory or queue space.",
+    Ip6InDiscards: "Valid IPv6 packets dropped because a unicast packet arrived in a broadcast or multicast frame, or for lack of memory.",
     Ip6InDelivers: "IPv6 packets handed to a transport protocol.",
     Ip6OutRequests: "IPv6 packets that transport protocols asked to send; a superframe counts once.",
-    Ip6OutDiscards: "Outgoing IPv6 packets dropped for lack of memory or queue space.",
+    Ip6OutDiscards: "Outgoing IPv6 packets dropped for lack of memory: ICMP errors only, because other drops are counted by reason alone.",
     Ip6OutNoRoutes: "Outgoing IPv6 packets dropped because no route leads to their destination.",
     Ip6ReasmTimeout: "IPv6 reassemblies that failed because not all fragments arrived in time.",
     Ip6ReasmReqds: "IPv6 fragments received that needed reassembly.",
@@ -162,9 +163,9 @@ tcp::counters! {
 
     Udp6InDatagrams: "Datagrams over IPv6 that applications have received.",
     Udp6NoPorts: "Datagrams received over IPv6 for a port without a socket.",
-    Udp6InErrors: "Datagrams received over IPv6 and not delivered: malformed, bad or no checksum, or no room at the socket.",
+    Udp6InErrors: "Datagrams received over IPv6 and not delivered: malformed, bad or no checksum, or no room or memory at the socket.",
     Udp6OutDatagrams: "Datagrams sent over IPv6.",
-    Udp6RcvbufErrors: "Datagrams over IPv6 dropped because the receive buffer of the socket was full.",
+    Udp6RcvbufErrors: "Datagrams over IPv6 dropped because the receive buffer of the socket was full, or for lack of memory for a copy.",
     Udp6SndbufErrors: "Sends over IPv6 that failed because the send buffer of the socket was full, or for lack of memory.",
     Udp6InCsumErrors: "Datagrams received over IPv6 with a bad checksum or without one.",
     Udp6IgnoredMulti: "Multicast datagrams received over IPv6 that no socket wanted.",
@@ -175,13 +176,14 @@ tcp::counters! {
     RpsPackets: "Packets that the core which polled them handed to another core (RPS, RFS).",
     ForeignCorePackets: "Segments processed on another core than the one of their connection.",
     CoreTurns: "Turns of a core. A turn is one pass over its queues, transmit completions and timers.",
-    CoreDoorbells: "Times a thread ran a core because its own packets had arrived at that core.",
+    CoreDoorbells: "Times a thread ran a core because packets that the thread had sent or steered (RPS) had arrived at that core.",
     CoreMissed: "Times the owner of a core ran another turn because a doorbell had rung meanwhile.",
     CoreHandoffs: "Times a thread that had run cores long enough handed a scheduled core to the worker of that core.",
     CoreLeftToReader: "Times a worker left arrived frames to a polling reader that it woke.",
     CoreLeft: "Times a thread that had run cores long enough left a core without a worker to the next poll or doorbell.",
     CoreSleeps: "Times a worker parked.",
     CoreKicks: "Times a parked worker was woken (kicked).",
+    TcpConnectionLimit: "SYNs dropped and calls of `connect` refused because the host had as many connections as `net.quietline.tcp_max_connections` allows.",
     ListenSourceLimit: "SYNs and returned SYN cookies dropped because their source had reached the listener's limit of connections.",
     FlowRequests: "SYNs of intercepted connections that were handed to the application.",
     FlowPendingFull: "SYNs of intercepted connections dropped because `max_pending` connections were not established yet.",
@@ -193,7 +195,7 @@ tcp::counters! {
     FlowSessionsEvicted: "UDP sessions of intercepted flows that ended because a new one took their place (`max_sessions`).",
     FlowSessionDrops: "Datagrams of intercepted flows dropped because newer ones filled the queue of their session.",
     SocketWakes: "Wake-ups of application threads that waited on a socket.",
-    SocketWatchCalls: "Tasks woken and event loops called by a socket because of news.",
+    SocketWatchCalls: "Tasks woken and event loops called by a socket because a condition became true.",
     SocketWakesSpurious: "Wake-ups of readers that then found nothing to read.",
     SocketBacklogQueued: "Packets queued on the backlog of a socket that another thread owned.",
     SocketBacklogAckDeferred: "Backlog packets whose immediate ACK waited for the one ACK at the end of the backlog.",
@@ -343,8 +345,9 @@ impl Counter {
     /// Number of counters, and of slots in a page.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Returns the counter of the same event for the IP version that `V4` selects. A counter that
-    /// both versions share, or that has no counterpart, is returned unchanged.
+    /// Returns the counter of the same event for the IP version that `V4` selects. Any other
+    /// counter is returned unchanged: one that both versions share, one without a counterpart, and
+    /// those of ICMP message types, which `header::icmp` chooses.
     #[inline]
     #[must_use]
     pub const fn of<const V4: bool>(self) -> Self {

@@ -10,8 +10,8 @@ use siphasher::sip::SipHasher13;
 
 use super::secrets::HashKey;
 
-/// Returns the address of `device` in the /64 of `prefix`. `attempt` is the number of addresses
-/// tried before that other stations use (DAD_Counter of RFC 7217 §5).
+/// Returns the address of `device` in the /64 of `prefix`. `attempt` is the number of earlier
+/// attempts, whose addresses other stations use (DAD_Counter of RFC 7217 §5).
 pub(crate) fn stable_address(
     key: &HashKey,
     prefix: Ipv6Addr,

@@ -6,18 +6,19 @@
 //!
 //! The unit is a page of 4 KB, as in Linux. A socket updates its charge once per batch of segments,
 //! and its page count seldom changes. A change goes to a reserve of the running context (`Cx`), and
-//! only changes that the reserve cannot take reach the shared count. Therefore the shared cache
-//! line is written once per `TcpMemory::batch` pages, never per packet, and the account is off by
-//! at most that much per context.
+//! only changes that the reserve cannot take reach the shared count. Therefore, while memory is
+//! plentiful, the shared cache line is written once per `TcpMemory::batch` pages, never per packet,
+//! and the account is off by at most that much per context.
 //!
-//! The verdict has its own cache line, which every context reads and which is written only when the
-//! verdict changes.
+//! The verdict has its own cache line, which every context reads and which is seldom written: when
+//! the verdict changes, when packet memory is counted (every 10 ms), and when connections are to be
+//! visited.
 //!
-//! The account is the sum of packet charges. The memory kept in use may be larger, because a slice
-//! keeps its whole page. Therefore packet memory in use, counted in whole pages, is compared with
-//! its maximum too, and the verdict is the worse of both (`TcpMemory::note_packets`). When packet
-//! memory is scarce, connections are visited to free memory, because a peer that holds memory on
-//! purpose sends nothing that would make them run.
+//! The account is the sum of packet charges. The memory kept in use may be larger, because a packet
+//! with a slice of a page keeps the whole page in use. Therefore packet memory in use, counted in
+//! whole pages, is compared with its maximum, too, and the verdict is the worse of both
+//! (`TcpMemory::note_packets`). When packet memory is scarce, connections are visited to free
+//! memory, because a peer that holds memory on purpose sends nothing that would make them run.
 //!
 //! Not here: how a connection reduces its memory (`tcp::tcb::memory`), packet memory itself
 //! (`pkt::Domain`).
@@ -47,7 +48,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The three thresholds of `tcp_mem`, in pages of 4 KB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// Threshold below which pressure ends.
+    /// Threshold at which pressure ends.
     pub low: u64,
     /// Threshold above which pressure starts.
     pub pressure: u64,
@@ -76,14 +77,14 @@ pub(crate) struct TcpMemory {
     account: Padded<Account>,
 }
 
-/// State read with every call into the engine, and written when pressure starts or ends.
+/// State read with every call into the engine, and seldom written.
 #[derive(Debug, Default)]
 struct Verdict {
     /// Current `MemoryPressure`. Relaxed: a verdict orders nothing.
     pressure: AtomicU8,
-    /// Whether connections must be visited, because they may cache packets that they must free.
-    /// Stored with Release after its cause (the settings, the verdict) and taken with Acquire
-    /// before the cause is read.
+    /// Whether connections must be visited, because they may hold memory that they must free:
+    /// cached packets, or more when packet memory is scarce. Stored with Release after its cause
+    /// (the settings, the verdict) and taken with Acquire before the cause is read.
     trim: AtomicBool,
     /// Whether any setting so far allowed connections to cache packets. Relaxed: a thread that
     /// misses the store misses a setting that was changed concurrently.
@@ -276,7 +277,7 @@ impl TcpMemory {
     }
 
     /// Requests that connections free their cached packets, because memory is scarce or a setting
-    /// forbids caching. Returns false if no connection ever cached packets; then none need be
+    /// forbids caching. Returns false if no setting so far allowed caching; then none need be
     /// visited.
     pub(crate) fn request_trim(&self) -> bool {
         let kept = self.verdict.kept.load(Ordering::Relaxed);
@@ -309,8 +310,8 @@ impl TcpMemory {
     }
 }
 
-/// Returns the level for `total` pages, given the level `before`: pressure ends only below the
-/// first threshold.
+/// Returns the level for `total` pages, given the level `before`: pressure ends only at the first
+/// threshold or below.
 fn level(before: u8, total: i64, limits: &MemoryLimits) -> u8 {
     let total = u64::try_from(total).unwrap_or(0);
     match before {

@@ -1,12 +1,14 @@
 //! A hierarchical timer wheel, the counterpart of Linux's per-CPU timers (kernel/time/timer.c).
 //!
-//! Above: `core` arms and expires it. Time is an argument; nothing here sleeps.
+//! Above: `socket::core_sockets` keeps the wheel of a core, and a turn of the core (`core::turn`)
+//! expires it. Time is an argument; nothing here sleeps.
 //!
-//! Each of eight levels of 64 slots stands for one base-64 digit of the deadline's tick, which
-//! covers every representable time. An entry is at the level of the highest digit in which its tick
-//! differs from the wheel's tick (`elapsed`), so every entry at a level is earlier than every entry
-//! at the level above. When the wheel reaches a slot of a higher level, the slot's entries move
-//! down. An entry moves at most seven times; an entry that is due within 67 ms moves at most once.
+//! Each of the eight levels has 64 slots, for one base-64 digit of the deadline's tick. The eight
+//! digits cover every representable time. An entry is at the level of the highest digit in which
+//! its tick differs from the wheel's tick (`elapsed`), so every entry at a level is earlier than
+//! every entry at the level above. When the wheel reaches a slot of a higher level, the slot's
+//! entries move down. An entry moves at most seven times; an entry that is due within 67 ms moves
+//! at most once.
 //!
 //! | level | length of each of its 64 slots |
 //! |---|---|
@@ -81,8 +83,8 @@ struct Level {
 struct List {
     head: u32,
     tail: u32,
-    /// Lower bound of the ticks in the list; `u64::MAX` when it is empty. It is the smallest tick,
-    /// unless that entry was removed.
+    /// Lower bound of the ticks in the list; `u64::MAX` when the list is empty. It is the smallest
+    /// tick, unless the entry of that tick was removed or was taken from `due`.
     tick_min: u64,
 }
 

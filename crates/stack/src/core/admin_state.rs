@@ -102,8 +102,8 @@ impl Core {
         cx.do_softirq();
     }
 
-    /// Returns whether the device of the queue is gone; the descriptor of the device is closed
-    /// then.
+    /// Returns whether the device of the queue is gone; the descriptor of the device is then
+    /// closed, or is about to be.
     #[must_use]
     pub fn is_gone(&self, napi: NapiId) -> bool {
         self.requested.gone.load(Ordering::Relaxed) & napi.bit() != 0

@@ -13,13 +13,13 @@ use super::{
 };
 use crate::{cx::Cx, socket::net::Net};
 
-/// Maximum number of checks for an arrival between two cycles that found nothing; all of them
-/// together take about 0.4 µs. A frame that arrives during a cycle waits for the next one.
+/// Maximum number of checks for an arrival between two cycles; without an arrival, all of them take
+/// about 0.4 µs together. A frame that arrives during a cycle waits for the next one.
 const LOOKS: u32 = 128;
 
 impl Core {
-    /// Runs cycles (turns that take at most `budget` frames) until `done` returns true, if no
-    /// thread owns the core. Returns false if another thread owns it: that thread does the work.
+    /// Runs cycles (turns that end once `budget` frames were taken) until `done` returns true, if
+    /// no thread owns the core. Returns false if another thread owns it: that thread does the work.
     /// Linux: `napi_busy_loop`.
     ///
     /// The caller keeps the ownership between cycles, as busy polling keeps NAPI's. Therefore

@@ -66,7 +66,8 @@ impl Core {
         }
     }
 
-    /// Releases the devices, the timers and the kick of a core whose host is gone.
+    /// Releases the devices, the timers, the kick (which wakes the worker) and the backlog of a
+    /// core whose host is gone.
     pub(super) fn forget(&self, mut guard: CoreGuard<'_, CoreState>) {
         guard.napis.clear();
         (guard.completing, guard.ringed) = (0, 0);

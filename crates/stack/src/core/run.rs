@@ -60,10 +60,11 @@ impl Core {
     /// As [`try_run`](Self::try_run), or with `watched` [`run_interrupted`](Self::run_interrupted),
     /// for the core's worker.
     ///
-    /// Wakes are deferred until the core is released: the first thing a woken thread does is try to
-    /// own it. If a woken thread is a reader that polls, frames that arrive by descriptors before
-    /// the poll of that reader are left to it ([`CoreRun::Left`]), because the worker would load
-    /// them into the caches of another CPU.
+    /// While superframes (packets of several segments) arrive and the thread that went to sleep
+    /// last had polled, wakes are deferred until the core is released or needs another turn: the
+    /// first thing a woken thread does is try to own it. If a woken thread is a reader that polls,
+    /// frames that arrive by descriptors before its poll are left to it ([`CoreRun::Left`]),
+    /// because the worker would load them into the caches of another CPU.
     pub fn run_as_worker(&self, net: &Net, cx: &mut Cx, watched: bool) -> CoreRun {
         if self.needs_no_worker(cx.now) {
             return CoreRun::Left;
@@ -221,8 +222,7 @@ impl RunCore for Core {
         }
         let Some(net) = self.net.upgrade() else { return };
         let Some(mut guard) = self.lock.own_if_idle() else { return };
-        // The caller read the clock before it sent a superframe (a packet of several segments), so
-        // its reading is stale.
+        // The caller read the clock before it sent a superframe, so its reading is stale.
         cx.now = cx.read_clock();
         let report = turn(&net, self, &mut guard, cx, Scope::All);
         self.note_poll(cx);

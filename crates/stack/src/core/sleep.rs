@@ -24,7 +24,8 @@ use crate::{
 /// `gro_flush_timeout` with `SO_PREFER_BUSY_POLL`.
 const POLLED_MAX: Duration = Duration::from_micros(300);
 
-/// Longest sleep of a worker whose core is run by another thread.
+/// Longest sleep of a worker that yields to another thread, unless a thread has asked for a longer
+/// one (`SO_PREFER_BUSY_POLL`).
 const YIELD_MAX: Duration = Duration::from_millis(1);
 
 impl Core {
@@ -90,8 +91,7 @@ impl Core {
     }
 
     /// Records that a thread that has polled goes to sleep: the worker must watch the queues again.
-    /// Nothing changes if another thread has polled since, or if this thread has never owned the
-    /// core.
+    /// Nothing changes if another thread has polled since and will most likely poll again.
     ///
     /// With `prefer` (`SO_PREFER_BUSY_POLL`) the thread polls again soon, and the worker does not
     /// watch the descriptors for the longest `gro_flush_timeout` of the core's devices. If that is
@@ -137,7 +137,8 @@ impl Core {
     }
 
     /// Makes a worker that has yielded watch its queues again. If this call does not see that the
-    /// worker sleeps, the sleep ends after [`YIELD_MAX`].
+    /// worker sleeps, the sleep ends after [`YIELD_MAX`] at the latest, or after the longer time
+    /// that a thread has asked for.
     pub(super) fn resume_worker(&self) {
         self.attendance.resume_worker();
     }

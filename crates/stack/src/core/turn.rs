@@ -1,7 +1,7 @@
 //! One turn of a core: all its network work, in a fixed order.
 //!
 //! Above: the owner of a `core::Core`. Below: [`napi`](crate::receive::napi), timers, devices.
-//! Linux: `net_tx_action`, `net_rx_action`, `run_timer_softirq`, in that order.
+//! Linux: `net_tx_action`, `net_rx_action` and, before both, `run_timer_softirq`.
 //!
 //! Not here: other cores to which a turn sends packets. The turn raises them (`cx::softirq`), and
 //! they run after the turn, in `Cx::do_softirq`, so that turns do not nest.

@@ -5,8 +5,8 @@
 //! for the application. Linux: rtnetlink notifications (RTM_DELLINK), and log messages of
 //! user-space daemons about duplicate addresses.
 //!
-//! Events are rare: each kind is reported once for a device, or limited to one in several seconds
-//! for an address.
+//! Events are rare: each kind is reported once for a device, once for each change of its state, or
+//! for an address at most once in ten seconds.
 //!
 //! Not here: counters and drop reasons, which count every occurrence.
 
@@ -23,6 +23,16 @@ pub enum Event {
     /// A device has left the host: its interface was deleted, or `Host::remove_device` was called.
     /// Sockets bound to addresses that only this device had fail with `ENETDOWN` from here on.
     DeviceGone {
+        /// Name of the device.
+        device: String,
+    },
+    /// A device was taken down by `Host::set_device_up`.
+    DeviceDown {
+        /// Name of the device.
+        device: String,
+    },
+    /// A device that was down carries packets again.
+    DeviceUp {
         /// Name of the device.
         device: String,
     },
@@ -70,8 +80,10 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DeviceGone { device } => {
-                write!(f, "{device}: the interface was deleted, or moved to another namespace")
+                write!(f, "{device}: the device was removed, or its interface was deleted or moved")
             }
+            Self::DeviceDown { device } => write!(f, "{device}: the device was taken down"),
+            Self::DeviceUp { device } => write!(f, "{device}: the device is up again"),
             Self::UnfinishedChecksums { device } => write!(
                 f,
                 "{device}: segments arrive with unfinished checksums and are dropped; at the other end of the link run \

@@ -49,8 +49,8 @@ pub(crate) struct Attached {
     up: AtomicBool,
     /// Whether the device has been removed for good.
     gone: AtomicBool,
-    /// The device for callers without a read section, for each queue: for the core of the queue,
-    /// which asks for the next deadline, and for the construction of the host.
+    /// One reference to the device for each queue, used by callers without a read section: the core
+    /// of the queue, which asks for the next deadline, and the construction of the host.
     locked: Vec<LockedDevice>,
     /// Bytes per queue that were dropped while the device was down, and are still to be reported as
     /// completed. Relaxed: counts order nothing.
@@ -221,6 +221,7 @@ mod tests {
             tx_checksum: true,
             tso4: true,
             tso6: true,
+            uso: false,
             async_completion: true,
             ..Capabilities::plain("few", 1500, LinkType::Ip)
         }

@@ -57,6 +57,7 @@ impl Loopback {
                 tx_checksum: true,
                 tso4: true,
                 tso6: true,
+                uso: true,
                 gso_max_bytes: BIG_TCP_BYTES_MAX,
                 queues: cores,
                 ..Capabilities::plain("lo", MTU, LinkType::Ip)

@@ -1,10 +1,10 @@
 //! A wire: the in-process link between two hosts. Each end is a device, and receives the packets
 //! that the other end transmits, by pointer.
 //!
-//! A wire behaves like veth, with the impairments of netem in each direction: rate, delay, jitter
-//! (and thus reordering), loss, duplication, corruption, congestion marks, queue length, a path
-//! MTU, and delayed transmit completions. Every random choice comes from a seed and every time from
-//! the caller's `now`, so a run in virtual time repeats exactly.
+//! A wire behaves like veth, with impairments in each direction, most of them as in netem: rate,
+//! delay, reordering (an extra delay of some packets), loss, duplication, corruption, congestion
+//! marks, queue length, a path MTU, and delayed transmit completions. Every random choice comes
+//! from a seed and every time from the caller's `now`, so a run in virtual time repeats exactly.
 //!
 //! A packet is copied only when it is corrupted or duplicated. With `checksums` off (the default) a
 //! partial checksum stays partial, as between veth ends. Corruption needs `checksums` on, because a
@@ -65,6 +65,7 @@ impl Wire {
                 .map(|_| Arc::new(Direction::new(impairment, rng.next_u64(), other.is_straight())))
                 .collect()
         };
+        let is_straight = config.forward.is_straight() && config.backward.is_straight();
         let forward = direction(config.forward, config.backward);
         let backward = direction(config.backward, config.forward);
         let end = |index: u8, outgoing: &[Arc<Direction>], incoming: &[Arc<Direction>]| {
@@ -78,6 +79,9 @@ impl Wire {
                     tx_checksum: !config.checksums,
                     tso4: config.tso && !config.checksums,
                     tso6: config.tso && !config.checksums,
+                    // An impairment decides about each datagram, even of one that is sent together
+                    // with others.
+                    uso: config.tso && !config.checksums && is_straight,
                     gso_max_bytes: config.gso_max_bytes,
                     jumbo6: true,
                     queues: config.queues,
@@ -270,8 +274,8 @@ impl Device for Wire {
                     impair(direction, &mut in_flight, cx, packet, too_big, &mut refused);
                 }
             }
-            // Packets that are due by the clock of the sender become receivable now. The receiver
-            // may have read its clock earlier, would not find them due, and would not poll again.
+            // Packets that are due by the clock of the sender become receivable now. Otherwise a
+            // receiver that has read its clock earlier would not find them due, and not poll again.
             in_flight.arrive(cx.now);
             direction.len.store(in_flight.len(), Ordering::Release);
             rings = !in_flight.ready.is_empty();

@@ -1,7 +1,7 @@
 //! Congestion mark of a router: ECT becomes CE (RFC 3168 §5).
 //!
-//! Above: devices that emulate a congested router (`device::wire`). Linux: `INET_ECN_set_ce`, used
-//! by qdiscs such as `fq_codel`.
+//! Above: the queueing discipline `fq_codel`, and `device::wire`, which emulates a congested
+//! router. Linux: `INET_ECN_set_ce`.
 //!
 //! Not here: the reaction of TCP (crate tcp), and the ECN field of sent packets
 //! (`transmit::ip_output`).

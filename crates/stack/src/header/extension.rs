@@ -11,9 +11,10 @@
 //! | Routing | ignored if no segments are left, otherwise refused (RFC 5095), because a host forwards no packets |
 //! | Fragment | stored in [`Chain::fragment`]; an atomic fragment (RFC 6946) counts as a whole packet |
 //!
-//! Every other Next Header ends the chain. This includes Authentication and Encapsulating Security
-//! Payload, which have no handler here. The limits are those that RFC 8504 §5.3 allows, so that a
-//! sender cannot make a host read many options for one packet.
+//! Every other Next Header ends the chain, including Authentication and Encapsulating Security
+//! Payload, which have no handler here. A Fragment header that is not atomic ends the chain, too,
+//! because the bytes after it belong to the original packet. The limits are those that
+//! RFC 8504 §5.3 allows, so that a sender cannot make a host read many options for one packet.
 //!
 //! [`emit_fragment`] and [`remove_fragment`] write and remove the Fragment header of a packet.
 //!
@@ -24,8 +25,8 @@ use pkt::DropReason;
 use super::ip::{Fragment, IPV6_HEADER_LEN, protocol};
 
 /// Largest chain in bytes. Together with the fixed header and a transport header, it fits the head
-/// of a packet, so that every header is linear. Differs from Linux, which has no such bound,
-/// because the chains in use have only 8 to 32 bytes.
+/// of a packet, so that every header is linear. Differs from Linux, which has no such bound. The
+/// bound does no harm, because the chains in use have only 8 to 32 bytes.
 pub const CHAIN_BYTES_MAX: usize = 64;
 
 /// Bytes that [`has_all_headers`] reads: a chain and a TCP header without options.
@@ -89,7 +90,8 @@ pub struct Problem {
 }
 
 impl Refusal {
-    /// Silent drop of a chain that ends too early or exceeds a limit.
+    /// Silent drop of a chain that ends too early, exceeds a limit, repeats the Fragment header, or
+    /// has an unknown option that asks for a silent drop.
     const SILENT: Self = Self { reason: DropReason::IpOptions, problem: None };
 
     fn reported(code: u8, at: usize) -> Self {
@@ -276,7 +278,7 @@ fn check_options(options: &[u8], at: usize) -> Result<(), Refusal> {
 }
 
 /// Converts an offset of at most `IPV6_HEADER_LEN + CHAIN_BYTES_MAX`.
-#[expect(clippy::cast_possible_truncation, reason = "a chain has at most 64 bytes")]
+#[expect(clippy::cast_possible_truncation, reason = "an offset is at most 104")]
 const fn offset16(offset: usize) -> u16 {
     debug_assert!(offset <= IPV6_HEADER_LEN + CHAIN_BYTES_MAX);
     offset as u16
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_header_ends_the_chain() {
+    fn the_header_of_a_fragment_ends_the_chain_and_occurs_once() {
         let bytes = header(protocol::DESTINATION_OPTIONS, [0, 0x10 | 1, 0, 0, 0, 7]);
         let chain = read(protocol::FRAGMENT, &bytes).expect("the chain is valid");
         assert_eq!(chain.fragment, Fragment { dont: false, more: true, offset: 16 });
@@ -367,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_fragment_has_all_headers_or_not() {
+    fn a_first_fragment_without_all_headers_is_recognized() {
         assert!(has_all_headers(protocol::UDP, &[0; 8]));
         assert!(!has_all_headers(protocol::UDP, &[0; 7]));
         assert!(has_all_headers(protocol::TCP, &[0; 20]));

@@ -1,7 +1,7 @@
 //! ICMP messages (RFC 792, RFC 4443) as values, and the packet that an error quotes.
 //!
-//! Above: `receive::icmp_input`, and devices that emulate a router (`device::wire`). Linux:
-//! net/ipv4/icmp.c, net/ipv6/icmp.c.
+//! Above: `receive::icmp_input` and other receive steps that report errors, ping sockets, and
+//! devices that emulate a router (`device::wire`). Linux: net/ipv4/icmp.c, net/ipv6/icmp.c.
 //!
 //! Both versions have the same messages with different numbers. [`IcmpMessage`] is the message;
 //! `const V4: bool` selects the numbers for parsing and writing.
@@ -100,9 +100,9 @@ pub enum IcmpMessage {
         pointer: u32,
     },
     /// Advice of a router, for IPv4, to use another next hop for the destination of a packet of
-    /// this host. That of IPv6 is a message of neighbor discovery.
+    /// this host. The redirect of IPv6 is a message of neighbor discovery.
     Redirect {
-        /// Code, as on the wire: 1 for a host; 0, 2 and 3 mean the same (RFC 1122 §3.2.2.2).
+        /// Code, as on the wire: 1 for a host; 0, 2 and 3 are treated alike (RFC 1122 §3.2.2.2).
         code: u8,
         /// Address of the better router.
         gateway: Ipv4Addr,
@@ -128,7 +128,8 @@ mod v4 {
     pub(super) const ADDRESS_MASK_REPLY: u8 = 18;
     /// Code of Unreachable: fragmentation needed and DF set.
     pub(super) const FRAGMENTATION_NEEDED: u8 = 4;
-    /// Codes of Unreachable sent by filters: network, host, packet.
+    /// Codes of Unreachable sent by filters, about a packet, a network, and a host. The first is
+    /// the one that is written.
     pub(super) const PROHIBITED: [u8; 3] = [13, 9, 10];
 }
 
@@ -358,8 +359,8 @@ impl Quote {
     /// header are not checked, because the quote is truncated and routers may have modified it.
     ///
     /// # Errors
-    /// `IcmpMalformed` if fewer than eight bytes follow the quoted header, or the quote is not a
-    /// first fragment.
+    /// `IcmpMalformed` if the quoted header is one of the other version, if fewer than eight bytes
+    /// follow it, or if the quote is not of a first fragment.
     pub fn parse<const V4: bool>(bytes: &[u8]) -> Result<Self, DropReason> {
         Self::read::<V4>(bytes).ok_or(DropReason::IcmpMalformed)
     }

@@ -137,7 +137,7 @@ pub struct IpHeader {
     pub flow_label: u32,
     /// Identification. IPv4 only.
     pub id: u16,
-    /// Fragmentation fields. IPv4 only.
+    /// Fragmentation fields, for IPv6 once `extension` has read them.
     pub fragment: Fragment,
     /// Length of this header in bytes, including IPv4 options and, once `extension` has read them,
     /// IPv6 extension headers.
@@ -147,8 +147,8 @@ pub struct IpHeader {
     pub payload_len: u32,
 }
 
-/// Returns the length of the header without options. That many bytes must be linear before
-/// [`claimed_len`] is called.
+/// Returns the length of the header without options. That many bytes must be linear (contiguous at
+/// the head of the packet) before [`claimed_len`] is called.
 #[must_use]
 pub const fn fixed_len<const V4: bool>() -> usize {
     if V4 { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN }
@@ -186,8 +186,8 @@ pub fn claimed_len<const V4: bool>(bytes: &[u8]) -> Result<usize, DropReason> {
 /// In order: `PacketTooShort`, `IpVersion`, `IpHeaderLength`, `IpCsum`, `PacketTooShort` (total
 /// length beyond the packet), `IpLength`, `IpOptions`, `IpSourceInvalid`, `IpDestinationInvalid`.
 ///
-/// Inlined, with its parts: a result that is passed through memory is read in units of another size
-/// than it was written in, which prevents store forwarding and costs time.
+/// Inlined, as are the functions that it calls: the caller would read a result that is returned
+/// through memory in units of other sizes than the stores had, which prevents store forwarding.
 #[inline(always)]
 pub fn parse<const V4: bool>(linear: &[u8], packet_len: usize) -> Result<IpHeader, DropReason> {
     parse_as::<V4, false>(linear, packet_len)
@@ -224,7 +224,7 @@ fn parse_long<const V4: bool>(
     let kind = if V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
     let length = if V4 { linear.get(2..4) } else { linear.get(4..6) };
     // An IPv4 length field counts the whole packet, an IPv6 one only the bytes after the header.
-    // The packet has more than LENGTH_MAX bytes, so it contains the IPv6 header.
+    // No underflow: the packet has more than LENGTH_MAX bytes.
     let beyond = packet_len - (if V4 { 0 } else { IPV6_HEADER_LEN }) > LENGTH_MAX;
     if beyond && packet.meta().gso.kind == kind && length == Some(&[0, 0]) {
         parse_as::<V4, true>(linear, packet_len)
@@ -240,17 +240,15 @@ fn parse_as<const V4: bool, const WHOLE: bool>(
     packet_len: usize,
 ) -> Result<IpHeader, DropReason> {
     let header_len = claimed_len::<V4>(linear)?;
-    let header = if V4 {
-        parse_v4::<WHOLE>(linear, header_len, packet_len)?
+    if V4 {
+        parse_v4::<WHOLE>(linear, header_len, packet_len)
     } else {
-        parse_v6::<WHOLE>(linear, packet_len)?
-    };
-    check_addresses(header.src, header.dst)?;
-    Ok(header)
+        parse_v6::<WHOLE>(linear, packet_len)
+    }
 }
 
-/// Checks the header as RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2 require, in the order of
-/// RFC 1812.
+/// Checks the header as RFC 1122 §3.2.1.2 to 3.2.1.5 and RFC 1812 §5.2.2 require. [`claimed_len`]
+/// has checked the version and the IHL.
 #[inline(always)]
 fn parse_v4<const WHOLE: bool>(
     linear: &[u8],
@@ -271,10 +269,12 @@ fn parse_v4<const WHOLE: bool>(
     if !options.is_empty() && option::check(options).is_err() {
         return Err(DropReason::IpOptions);
     }
+    let (src, dst) = (Ipv4Addr::from(wire.src), Ipv4Addr::from(wire.dst));
+    check_v4_addresses(src, dst)?;
     let flags = wire.flags_fragment.get();
     Ok(IpHeader {
-        src: IpAddr::V4(Ipv4Addr::from(wire.src)),
-        dst: IpAddr::V4(Ipv4Addr::from(wire.dst)),
+        src: IpAddr::V4(src),
+        dst: IpAddr::V4(dst),
         protocol: wire.protocol,
         hop_limit: wire.ttl,
         traffic_class: wire.tos,
@@ -302,11 +302,13 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
     if payload_len == 0 && wire.next_header == 0 {
         return Err(DropReason::IpLength);
     }
+    let (src, dst) = (Ipv6Addr::from(wire.src), Ipv6Addr::from(wire.dst));
+    check_v6_addresses(src, dst)?;
     let word = wire.version_class_flow.get();
     let [class, ..] = (word << 4).to_be_bytes();
     Ok(IpHeader {
-        src: IpAddr::V6(Ipv6Addr::from(wire.src)),
-        dst: IpAddr::V6(Ipv6Addr::from(wire.dst)),
+        src: IpAddr::V6(src),
+        dst: IpAddr::V6(dst),
         protocol: wire.next_header,
         hop_limit: wire.hop_limit,
         traffic_class: class,
@@ -318,31 +320,29 @@ fn parse_v6<const WHOLE: bool>(linear: &[u8], packet_len: usize) -> Result<IpHea
     })
 }
 
-/// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3,
-/// RFC 4291 §2.5.2 and §2.7). The source 0.0.0.0 is valid only in packets of a host that requests
-/// its address, which have a broadcast destination.
-#[inline]
-fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
-    let (src_ok, dst_ok) = match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let this_network = src.octets()[0] == 0;
-            let asks = src.is_unspecified() && dst.is_broadcast();
-            (
-                !src.is_multicast() && !src.is_broadcast() && (!this_network || asks),
-                dst.octets()[0] != 0,
-            )
-        }
-        // A v4-mapped address (RFC 4291 §2.5.5.2) names an IPv4 peer of a socket. In a packet it
-        // would let an IPv6 sender pass as that peer.
-        (IpAddr::V6(src), IpAddr::V6(dst)) => (
-            !src.is_multicast() && src.to_ipv4_mapped().is_none(),
-            !dst.is_unspecified() && dst.to_ipv4_mapped().is_none(),
-        ),
-        _ => (false, false),
-    };
-    if !src_ok {
+/// Rejects addresses that no packet may carry on any device (RFC 1122 §3.2.1.3). The source 0.0.0.0
+/// is valid only in packets to 255.255.255.255, by which a host requests an address.
+#[inline(always)]
+fn check_v4_addresses(src: Ipv4Addr, dst: Ipv4Addr) -> Result<(), DropReason> {
+    let this_network = src.octets()[0] == 0;
+    let requests = src.is_unspecified() && dst.is_broadcast();
+    if src.is_multicast() || src.is_broadcast() || this_network && !requests {
         Err(DropReason::IpSourceInvalid)
-    } else if !dst_ok {
+    } else if dst.octets()[0] == 0 {
+        Err(DropReason::IpDestinationInvalid)
+    } else {
+        Ok(())
+    }
+}
+
+/// Rejects addresses that no packet may carry on any device (RFC 4291 §2.5.2 and §2.7). A v4-mapped
+/// address (RFC 4291 §2.5.5.2) names an IPv4 peer of a socket. In a packet it would let an IPv6
+/// sender pass as that peer.
+#[inline]
+fn check_v6_addresses(src: Ipv6Addr, dst: Ipv6Addr) -> Result<(), DropReason> {
+    if src.is_multicast() || src.to_ipv4_mapped().is_some() {
+        Err(DropReason::IpSourceInvalid)
+    } else if dst.is_unspecified() || dst.to_ipv4_mapped().is_some() {
         Err(DropReason::IpDestinationInvalid)
     } else {
         Ok(())
@@ -367,15 +367,40 @@ impl IpHeader {
     /// errors of the caller.
     #[inline]
     pub fn emit<const V4: bool>(&self, bytes: &mut [u8]) {
+        let fields = HeaderFields {
+            protocol: self.protocol,
+            hop_limit: self.hop_limit,
+            traffic_class: self.traffic_class,
+            flow_label: self.flow_label,
+            id: self.id,
+            fragment: self.fragment,
+            payload_len: self.payload_len,
+        };
         match (V4, self.src, self.dst) {
-            (true, IpAddr::V4(src), IpAddr::V4(dst)) => self.emit_v4(src, dst, bytes),
-            (false, IpAddr::V6(src), IpAddr::V6(dst)) => self.emit_v6(src, dst, bytes),
+            (true, IpAddr::V4(src), IpAddr::V4(dst)) => fields.emit_v4(src, dst, bytes),
+            (false, IpAddr::V6(src), IpAddr::V6(dst)) => fields.emit_v6(src, dst, bytes),
             _ => refuse_to_emit(self.src, self.dst),
         }
     }
+}
 
+/// Fields of a header that is written, without its addresses: a caller that knows the version of
+/// the addresses writes them without a check.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeaderFields {
+    pub(crate) protocol: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) flow_label: u32,
+    pub(crate) id: u16,
+    pub(crate) fragment: Fragment,
+    pub(crate) payload_len: u32,
+}
+
+impl HeaderFields {
+    /// Writes an IPv4 header with its checksum at the start of `bytes`, as [`IpHeader::emit`] does.
     #[inline]
-    fn emit_v4(&self, src: Ipv4Addr, dst: Ipv4Addr, bytes: &mut [u8]) {
+    pub(crate) fn emit_v4(&self, src: Ipv4Addr, dst: Ipv4Addr, bytes: &mut [u8]) {
         let fragment = self.fragment;
         let mut wire = Ipv4Header {
             version_ihl: 0x45,
@@ -397,8 +422,9 @@ impl IpHeader {
         bytes[..IPV4_HEADER_LEN].copy_from_slice(wire.as_bytes());
     }
 
+    /// Writes an IPv6 header at the start of `bytes`, as [`IpHeader::emit`] does.
     #[inline]
-    fn emit_v6(&self, src: Ipv6Addr, dst: Ipv6Addr, bytes: &mut [u8]) {
+    pub(crate) fn emit_v6(&self, src: Ipv6Addr, dst: Ipv6Addr, bytes: &mut [u8]) {
         let wire = Ipv6Header {
             version_class_flow: U32::new(
                 0x6000_0000 | u32::from(self.traffic_class) << 20 | self.flow_label & 0x000f_ffff,
@@ -417,7 +443,7 @@ impl IpHeader {
 /// addresses by value: a reference to them would keep the whole header in memory in the callers.
 #[cold]
 #[inline(never)]
-fn refuse_to_emit(src: IpAddr, dst: IpAddr) -> ! {
+pub(crate) fn refuse_to_emit(src: IpAddr, dst: IpAddr) -> ! {
     panic!("addresses {src} and {dst} are not of the version that is written")
 }
 
@@ -459,15 +485,18 @@ impl Visible {
     /// Reads the fields from a header that [`parse`] has accepted. A missing byte counts as zero.
     #[inline]
     pub(crate) fn read(header: &[u8]) -> Self {
-        let byte = |at: usize| header.get(at).copied().unwrap_or_default();
-        if is_v4(header) {
-            let address = |at: usize| -> IpAddr {
-                let octets = header.get(at..).and_then(|rest| rest.first_chunk::<4>());
-                IpAddr::V4(octets.map_or(Ipv4Addr::UNSPECIFIED, |octets| Ipv4Addr::from(*octets)))
-            };
-            let (src, dst) = (address(12), address(16));
-            return Self { src, dst, traffic_class: byte(1), hop_limit: byte(8) };
+        if let Some(header) = header.first_chunk::<IPV4_HEADER_LEN>()
+            && is_v4(header)
+        {
+            let [_, tos, _, _, _, _, _, _, ttl, _, _, _, a, b, c, d, e, f, g, h] = *header;
+            let (src, dst) = (Ipv4Addr::new(a, b, c, d), Ipv4Addr::new(e, f, g, h));
+            return Self { src: src.into(), dst: dst.into(), traffic_class: tos, hop_limit: ttl };
         }
+        Self::read_v6(header)
+    }
+
+    fn read_v6(header: &[u8]) -> Self {
+        let byte = |at: usize| header.get(at).copied().unwrap_or_default();
         let address = |at: usize| -> IpAddr {
             let octets = header.get(at..).and_then(|rest| rest.first_chunk::<16>());
             IpAddr::V6(octets.map_or(Ipv6Addr::UNSPECIFIED, |octets| Ipv6Addr::from(*octets)))

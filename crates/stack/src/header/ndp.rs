@@ -4,8 +4,9 @@
 //! ICMPv6 message. Its checksum is verified by the caller before `parse`, and filled in by the
 //! caller after `emit`.
 //!
-//! Options are read from a message of any length, but only the first [`PREFIXES_MAX`] prefixes are
-//! kept, so that a router cannot make a host store any number of them.
+//! Options are read from a message of any length, but only the first few prefixes, DNS servers and
+//! search domains are kept ([`PREFIXES_MAX`], [`SERVERS_MAX`]), so that a router cannot make a host
+//! store any number of them.
 //!
 //! Not here: rules about addresses, hop limit and settings (`receive::ndp_input`).
 
@@ -47,13 +48,18 @@ const DOMAINS_MAX: usize = 4;
 /// Longest domain name in text (RFC 1035 §2.3.4).
 const DOMAIN_LEN_MAX: usize = 253;
 
-/// Length of the longest message that this host writes: a target and one link-layer address.
-pub const MESSAGE_LEN_MAX: usize = 32;
+/// Length of the longest message that hosts write: a target, a link-layer address and a nonce.
+pub const MESSAGE_LEN_MAX: usize = 40;
+
+/// Random number of a solicitation, by which a host recognizes it (RFC 3971 §5.3.2): the shortest
+/// one, as RFC 7527 §4.1 uses it.
+pub type Nonce = [u8; 6];
 
 const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
 const PREFIX_INFORMATION: u8 = 3;
 const MTU: u8 = 5;
+const NONCE: u8 = 14;
 const RECURSIVE_DNS_SERVER: u8 = 25;
 const DNS_SEARCH_LIST: u8 = 31;
 
@@ -81,8 +87,10 @@ pub enum NdpMessage {
     NeighborSolicitation {
         /// Address whose link address is requested.
         target: Ipv6Addr,
-        /// Link address of the sender; `None` in a duplicate address probe.
+        /// Link address of the sender; always `None` in a duplicate address probe.
         source_mac: Option<MacAddr>,
+        /// Random number of a duplicate address probe (RFC 7527). A longer one is not read.
+        nonce: Option<Nonce>,
     },
     /// Link address of a neighbor.
     NeighborAdvertisement {
@@ -179,7 +187,8 @@ impl NdpMessage {
             NEIGHBOR_SOLICITATION => {
                 let options = Options::read(bytes, 24)?;
                 let target = address(bytes, 8)?;
-                Ok(Self::NeighborSolicitation { target, source_mac: options.source_mac })
+                let Options { source_mac, nonce, .. } = options;
+                Ok(Self::NeighborSolicitation { target, source_mac, nonce })
             }
             NEIGHBOR_ADVERTISEMENT => {
                 let options = Options::read(bytes, 24)?;
@@ -207,14 +216,16 @@ impl NdpMessage {
     /// For a router advertisement or redirect, which hosts do not send.
     pub fn emit(&self, bytes: &mut [u8; MESSAGE_LEN_MAX]) -> usize {
         bytes.fill(0);
+        let mut random = None;
         let (fixed, option) = match self {
             Self::RouterSolicitation { source_mac } => {
                 bytes[0] = ROUTER_SOLICITATION;
                 (8, source_mac.map(|mac| (SOURCE_LINK_ADDRESS, mac)))
             }
-            Self::NeighborSolicitation { target, source_mac } => {
+            Self::NeighborSolicitation { target, source_mac, nonce } => {
                 bytes[0] = NEIGHBOR_SOLICITATION;
                 bytes[8..24].copy_from_slice(&target.octets());
+                random = nonce.map(|nonce| (NONCE, nonce));
                 (24, source_mac.map(|mac| (SOURCE_LINK_ADDRESS, mac)))
             }
             Self::NeighborAdvertisement { target, target_mac, router, solicited, replaces } => {
@@ -229,11 +240,14 @@ impl NdpMessage {
                 panic!("a host sends no {self:?}")
             }
         };
-        let Some((kind, mac)) = option else { return fixed };
-        bytes[fixed] = kind;
-        bytes[fixed + 1] = 1;
-        bytes[fixed + 2..fixed + 8].copy_from_slice(&mac.0);
-        fixed + 8
+        let mut len = fixed;
+        for (kind, value) in option.map(|(kind, mac)| (kind, mac.0)).into_iter().chain(random) {
+            bytes[len] = kind;
+            bytes[len + 1] = 1;
+            bytes[len + 2..len + 8].copy_from_slice(&value);
+            len += 8;
+        }
+        len
     }
 
     /// Returns the type on the wire.
@@ -267,6 +281,7 @@ fn parse_router(bytes: &[u8]) -> Result<NdpMessage, DropReason> {
 struct Options {
     source_mac: Option<MacAddr>,
     target_mac: Option<MacAddr>,
+    nonce: Option<Nonce>,
     mtu: Option<u32>,
     prefixes: ArrayVec<PrefixInfo, PREFIXES_MAX>,
     servers: ArrayVec<(Ipv6Addr, u32), SERVERS_MAX>,
@@ -296,6 +311,7 @@ impl Options {
         match kind {
             SOURCE_LINK_ADDRESS => self.source_mac = self.source_mac.or_else(|| link(option)),
             TARGET_LINK_ADDRESS => self.target_mac = self.target_mac.or_else(|| link(option)),
+            NONCE if option.len() == 8 => self.nonce = option[2..].first_chunk().copied(),
             MTU => self.mtu = word(option, 4),
             PREFIX_INFORMATION => {
                 if let Some(prefix) = prefix(option) {
@@ -324,7 +340,8 @@ impl Options {
 }
 
 /// Takes a domain name in the format of DNS without compression (RFC 1035 §3.1) from the start of
-/// `bytes`. `None` at the end, which zeros fill, and for a name that is no host name.
+/// `bytes`. `None` at the zeros that fill the end of the option, and for a name that is no host
+/// name.
 fn take_domain(bytes: &mut &[u8]) -> Option<String> {
     let mut name = String::new();
     loop {
@@ -347,8 +364,8 @@ fn take_domain(bytes: &mut &[u8]) -> Option<String> {
     }
 }
 
-/// Returns the link address of an option, or `None` for a group address: a neighbor entry with a
-/// group address would send packets of this host to many stations.
+/// Returns the link address of an option, or `None` for zeros and for a group address: a neighbor
+/// entry with a group address would send packets of this host to many stations.
 fn link(option: &[u8]) -> Option<MacAddr> {
     let mac = MacAddr(*option.get(2..)?.first_chunk()?);
     mac.is_unicast().then_some(mac)
@@ -399,8 +416,10 @@ mod tests {
         let messages = [
             NdpMessage::RouterSolicitation { source_mac: None },
             NdpMessage::RouterSolicitation { source_mac: Some(MAC) },
-            NdpMessage::NeighborSolicitation { target, source_mac: None },
-            NdpMessage::NeighborSolicitation { target, source_mac: Some(MAC) },
+            NdpMessage::NeighborSolicitation { target, source_mac: None, nonce: None },
+            NdpMessage::NeighborSolicitation { target, source_mac: None, nonce: Some([9; 6]) },
+            NdpMessage::NeighborSolicitation { target, source_mac: Some(MAC), nonce: None },
+            NdpMessage::NeighborSolicitation { target, source_mac: Some(MAC), nonce: Some([9; 6]) },
             advertisement(true, false, false),
             advertisement(false, true, false),
             advertisement(false, false, true),
@@ -412,8 +431,11 @@ mod tests {
             assert_eq!(NdpMessage::parse(&bytes[..len]).as_ref(), Ok(&message));
             for cut in 0..len {
                 let read = NdpMessage::parse(&bytes[..cut]);
+                // Without some of its options, a message is another valid one.
+                let fixed = if message.kind() == ROUTER_SOLICITATION { 8 } else { 24 };
+                let is_without_options = cut >= fixed && cut % 8 == 0;
                 assert!(
-                    read.is_err() || cut == len - 8,
+                    read.is_err() || is_without_options,
                     "{message:?} cut to {cut} bytes is read as {read:?}"
                 );
             }
@@ -462,7 +484,7 @@ mod tests {
         let (servers, _) = read(&option);
         assert_eq!(servers.as_slice(), [(ip("2001:db8::53"), 256), (ip("fe80::53"), 256)]);
         let (servers, _) = read(&option.repeat(3));
-        assert_eq!(servers.len(), SERVERS_MAX, "the number is bounded");
+        assert_eq!(servers.len(), SERVERS_MAX, "the number of servers is not bounded");
         let domains = |names: &[u8]| {
             let mut option = [&[DNS_SEARCH_LIST, 0, 0, 0, 0, 0, 0, 9], names].concat();
             option.resize(option.len().next_multiple_of(8), 0);
@@ -509,12 +531,26 @@ mod tests {
 
     #[test]
     fn a_group_address_in_a_link_address_option_is_ignored() {
-        let mut bytes = [0; 32];
+        let mut bytes = [0; MESSAGE_LEN_MAX];
         let target = ip("fe80::1");
-        let solicit = NdpMessage::NeighborSolicitation { target, source_mac: Some(MAC) };
-        solicit.emit(&mut bytes);
+        let solicit =
+            NdpMessage::NeighborSolicitation { target, source_mac: Some(MAC), nonce: None };
+        let len = solicit.emit(&mut bytes);
         bytes[26] = 3;
-        let expected = NdpMessage::NeighborSolicitation { target, source_mac: None };
-        assert_eq!(NdpMessage::parse(&bytes), Ok(expected));
+        let expected = NdpMessage::NeighborSolicitation { target, source_mac: None, nonce: None };
+        assert_eq!(NdpMessage::parse(&bytes[..len]), Ok(expected));
+    }
+
+    /// RFC 3971 §5.3.2 allows longer numbers, which duplicate address detection does not use.
+    #[test]
+    fn a_longer_nonce_is_not_read() {
+        let target = ip("fe80::1");
+        let message =
+            NdpMessage::NeighborSolicitation { target, source_mac: None, nonce: Some([9; 6]) };
+        let mut bytes = [0; MESSAGE_LEN_MAX];
+        let len = message.emit(&mut bytes);
+        bytes[25] = 2;
+        let expected = NdpMessage::NeighborSolicitation { target, source_mac: None, nonce: None };
+        assert_eq!(NdpMessage::parse(&bytes[..len + 8]), Ok(expected));
     }
 }

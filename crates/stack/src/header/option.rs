@@ -7,7 +7,7 @@
 //! (RFC 7126 §4.3). Other well-formed options are accepted and ignored: this host does not forward,
 //! so it records no routes and no timestamps.
 //!
-//! Not here: options on sent packets, because this stack sends none.
+//! Not here: the only option that this stack sends, Router Alert (`ip::add_router_alert`).
 
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn other_options_are_accepted() {
+    fn other_well_formed_options_are_accepted() {
         assert_eq!(check(&[ROUTER_ALERT, 4, 0, 0]), Ok(()));
         assert_eq!(check(&[ROUTER_ALERT, 3, 0, 0]), Err(21));
         assert_eq!(check(&[0x9e, 4, 1, 2]), Ok(()), "an unknown option was refused");

@@ -2,11 +2,11 @@
 //! flow.
 //!
 //! Between packets of one flow, the length, identification, TTL and checksum of an IPv4 header may
-//! differ, and the length and hop limit of an IPv6 header. If all other bytes up to the ports are
-//! equal, the packet passes every check that the previous packet has passed, except for the checks
-//! of these fields. Any other packet is left to `header::ip::parse`, which returns the exact error.
-//! Linux has no direct counterpart, except that `inet_gro_receive` compares the same words with
-//! those of held packets (packets that wait for the next segment of their flow).
+//! differ, and the length and hop limit of an IPv6 header. If all other bytes of the header and the
+//! ports are equal, the packet passes every check that the previous packet has passed, except for
+//! the checks of these fields. Any other packet is left to `header::ip::parse`, which returns the
+//! exact error. Linux has no direct counterpart, except that `inet_gro_receive` compares the same
+//! words with those of held packets (packets that wait for the next segment of their flow).
 //!
 //! Above: `receive::ip_input`, with the state of `socket::rx`, and the fuzz target `headers`. Not
 //! here: the lookup of the connection of a packet (early demux).
@@ -46,8 +46,10 @@ pub struct SeenHeader {
 impl SeenHeader {
     /// Records the header of a packet whose linear bytes begin with `header`. Returns `None` if no
     /// later packet can repeat it.
+    ///
+    /// Inlined, because otherwise the result is copied through memory twice.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn new<const V4: bool>(linear: &[u8], header: &IpHeader) -> Option<Self> {
         let plain = usize::from(header.header_len) == ip::fixed_len::<V4>()
             && !header.fragment.is_fragment()
@@ -169,8 +171,8 @@ mod tests {
         }
     }
 
-    /// Flips every bit of the 24 bytes in turn: a recognized header must equal the parsed one,
-    /// including the ports.
+    /// Flips every bit of an IPv4 header and the ports in turn: a recognized header must equal the
+    /// parsed one, and the ports must be unchanged.
     #[test]
     fn a_repeated_header_equals_the_parsed_header() {
         let first = packet(&header());

@@ -1,8 +1,9 @@
 //! The UDP header (RFC 768), parsed and written.
 //!
-//! Above: `receive::udp_input` and `socket::datagram::send`. Linux: net/ipv4/udp.c.
+//! Above: `receive::udp_input`, `receive::early_demux` and the datagram sockets
+//! (`socket::datagram`). Linux: net/ipv4/udp.c.
 //!
-//! Not here: the checksum, which covers a payload that may lie in pages and a pseudo-header.
+//! Not here: the checksum, which covers a pseudo-header and a payload that may lie in pages.
 
 use pkt::DropReason;
 use zerocopy::network_endian::U16;

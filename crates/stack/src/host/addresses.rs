@@ -4,8 +4,8 @@
 //! not in a turn of a core (one pass of its softirq work) may call these methods.
 //!
 //! An added address is probed (`claims`) if the settings ask for it. While it is probed, the host
-//! answers no ARP request for it, but sockets can already use it; the caller waits for the result
-//! before it tells an application about the address.
+//! answers no ARP request or neighbor solicitation for it, but sockets can already use it; the
+//! caller waits for the result before it tells an application about the address.
 //!
 //! Not here: addresses that follow from router advertisements (`autoconf`), and the addresses that
 //! a host starts with (`build`).

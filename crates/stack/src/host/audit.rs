@@ -1,5 +1,5 @@
-//! Invariants of a host that hold between two turns of a core (a turn is one pass over its work),
-//! and the packet memory of its connections.
+//! Invariants of a host that hold between two turns of a core (a turn is one pass of its softirq
+//! work), and the packet memory of its connections.
 //!
 //! Above: the simulator and tests; the data path does not use it. Below: `Connection::check`,
 //! `tcp::Tcb::check_after_output`.
@@ -30,9 +30,10 @@ pub struct Audit {
 }
 
 impl Host {
-    /// Checks the invariants of every connection, and calls `see` for each connection, with those
-    /// of its sequence numbers that must never decrease. The queues of all connections and their
-    /// unused charges must add up to the TCP memory account of the host, in whole pages.
+    /// Checks the invariants of every connection, and calls `see` for each one whose handshake has
+    /// completed, with those of its sequence numbers that must never decrease. The queues of all
+    /// connections and their unused charges must add up to the TCP memory account of the host, in
+    /// whole pages.
     ///
     /// # Panics
     ///

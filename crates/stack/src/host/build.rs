@@ -191,8 +191,9 @@ fn cores_of(
 /// Bytes of an IPv4 header and a TCP header without options.
 const HEADERS: u32 = 40;
 
-/// Refuses unusable devices: a device that a host already has, two devices of one name, an MTU that
-/// holds no segment, or is too small for IPv6 on a device with an IPv6 address.
+/// Refuses unusable devices: a device that a host already has or that is given twice, the name of
+/// another device, an MTU that holds no segment, or is too small for IPv6 on a device with an IPv6
+/// address.
 fn check_devices(config: &HostConfig) -> Result<(), ConfigError> {
     let mtu_min = HEADERS + u32::from(config.sysctls.tcp.tcp_min_snd_mss);
     for (place, entry) in config.devices.iter().enumerate() {
@@ -255,8 +256,9 @@ fn set_memory_limits(sysctls: &mut Sysctls, memory: &Memory) {
     }
 }
 
-/// Gives a link-local address (RFC 4291 §2.8) to each Ethernet device that has an IPv6 address or
-/// accepts router advertisements, unless the configuration gives the device one.
+/// Gives a link-local address (RFC 4291 §2.8) to each Ethernet device that has an IPv6 address or,
+/// with an MTU sufficient for IPv6, accepts router advertisements, unless the configuration gives
+/// the device one.
 fn add_link_local_addresses(config: &mut HostConfig) {
     for entry in &mut config.devices {
         let caps = entry.device.caps();

@@ -38,8 +38,8 @@ use crate::{
 impl Host {
     /// Takes a device down or up (`ip link set DEVICE down`). A device that is down carries no
     /// packets: its networks and the routes through it are removed, and its addresses remain local.
-    /// When it comes up, its networks are restored, but not the routes that were added; frames that
-    /// arrived meanwhile are dropped.
+    /// When it comes up, its networks and its next hops in routes with several next hops are
+    /// restored, but its other routes are not; frames that arrived meanwhile are dropped.
     ///
     /// # Errors
     ///
@@ -47,8 +47,8 @@ impl Host {
     ///
     /// # Panics
     ///
-    /// If called from within a turn of a core (one pass over its queues): the call waits for the
-    /// end of every poll of the device, and this turn may be such a poll.
+    /// If called from within a turn of a core (one pass of its softirq work): the call waits for
+    /// the end of every poll of the device, and this turn may be such a poll.
     pub fn set_device_up(&self, cx: &mut Cx, index: DeviceIndex, up: bool) -> Result<(), Errno> {
         let device = self.attached(index)?;
         let entered = self.enter_change(cx);
@@ -57,6 +57,8 @@ impl Host {
             cx.leave(entered);
             return Err(Errno::ENODEV);
         }
+        let name = || device.caps().name.clone();
+        let mut event = None;
         if device.is_up() != up {
             if up {
                 device.set_up(true);
@@ -65,11 +67,16 @@ impl Host {
                 self.change_device_routes(|routes| routes.device_up(index));
                 self.announce_addresses_of(cx, index);
                 self.on_autoconf_device_up(cx, index);
+                event = Some(Event::DeviceUp { device: name() });
             } else {
                 self.take_down(cx, index, device);
+                event = Some(Event::DeviceDown { device: name() });
             }
         }
         drop(changes);
+        if let Some(event) = event {
+            self.report(event);
+        }
         cx.do_softirq();
         cx.leave(entered);
         Ok(())
@@ -77,9 +84,9 @@ impl Host {
 
     /// Removes a device (`ip link del DEVICE`) with its addresses. A connection that used the
     /// device continues if another route leads to its peer and another device has its local
-    /// address. Sockets whose address no device has cannot work again: connections end and
-    /// listeners fail with `ENETDOWN`, after [`Event::DeviceGone`] was reported. The device is
-    /// dropped after a grace period, when no running call can refer to it.
+    /// address. Sockets whose address no device has cannot work again: connections and datagram
+    /// sockets end and listeners fail with `ENETDOWN`, after [`Event::DeviceGone`] was reported.
+    /// The device is dropped after a grace period, when no running call can refer to it.
     ///
     /// # Errors
     ///

@@ -15,9 +15,9 @@ use crate::{
 };
 
 impl Host {
-    /// Returns the regions of this host: its settings, tables, cores, route entries and counters.
-    /// The counter page of a context exists from the time at which the context first enters the
-    /// host.
+    /// Returns the regions of this host: its settings, tables, cores, devices, route entries,
+    /// counters and packet memory. The counter page of a context exists from the time at which the
+    /// context first enters the host.
     #[must_use]
     pub fn memory_map(&self) -> Vec<Region> {
         let net = &*self.net;

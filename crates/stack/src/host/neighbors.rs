@@ -1,7 +1,8 @@
 //! Neighbors that are set by hand, and the list of all neighbors.
 //!
-//! Linux: `ip neigh replace ADDRESS lladdr MAC nud permanent dev DEVICE`, `ip neigh del`,
-//! `ip neigh show`. Any thread that is not in a turn of a core may call these methods.
+//! Linux: `ip neigh replace ADDRESS lladdr MAC nud permanent dev DEVICE`, `ip neigh del`, `ip neigh
+//! show`. Any thread that is not in a turn of a core (one pass of its softirq work) may call these
+//! methods.
 //!
 //! Not here: the table (`transmit::neighbor::table`), and updates by ARP and neighbor discovery
 //! (`receive::arp_input`, `receive::ndp_input`).

@@ -16,7 +16,8 @@ use crate::{
 };
 
 impl Host {
-    /// Returns the sum of all counter pages.
+    /// Returns all counters: the sum of the counter pages, and the counts of cores, neighbor tables
+    /// and packet memory.
     #[must_use]
     pub fn counters(&self) -> Snapshot {
         let mut sums = self.with_pages(|pages| Snapshot::sum(pages.iter().map(|page| &**page)));

@@ -1,13 +1,13 @@
 //! ARP input: replies to requests for our addresses and updates the neighbor table.
 //!
 //! The steps have the order of RFC 826: an existing neighbor entry is updated; then, if this host
-//! is the target of a request, an entry is created and the reply is sent. An unsolicited reply
-//! creates no entry. Linux: `arp_process`.
+//! is the target of a request, an entry is created and the reply is sent. A reply creates no entry.
+//! Linux: `arp_process`.
 //!
 //! Three settings restrict these steps, in this order: `drop_gratuitous_arp` drops announcements,
-//! `arp_ignore` selects requests that get no reply, and `arp_strict` keeps the remaining packets
-//! from changing the neighbor table. Conflicts with our own addresses are detected before all three
-//! (RFC 5227).
+//! `arp_ignore` selects requests that get no reply, and `arp_strict` selects which of the remaining
+//! packets may change the neighbor table. Conflicts with our own addresses are detected before all
+//! three (RFC 5227).
 
 use std::net::IpAddr;
 

@@ -5,11 +5,11 @@
 //! Linux: `tcp_v4_early_demux`, `tcp_v6_early_demux`, `udp_v4_early_demux`, `udp_v6_early_demux`,
 //! `net.ipv4.ip_early_demux`, `net.ipv4.tcp_early_demux`, `net.ipv4.udp_early_demux`. For both IP
 //! versions, a cached route entry is valid while its generation equals the route generation of the
-//! host; Linux has a generation for IPv4 and `rx_dst_cookie` for IPv6. A packet of the previous
-//! packet's flow costs one comparison; a packet of another flow costs one lookup in the RCU read
-//! section. If early demux finds no socket, `ip_input` looks up the route, and the protocol looks
-//! up the socket. If the socket that it finds has no valid route entry, `ip_input` looks up the
-//! route alone.
+//! host; Linux has a generation for IPv4 and `rx_dst_cookie` for IPv6. A segment of the previous
+//! segment's connection costs one comparison; any other segment, and every datagram, costs one
+//! lookup in the RCU read section. If early demux finds no socket, `ip_input` looks up the route,
+//! and the protocol looks up the socket. If early demux finds a socket without a valid route entry,
+//! `ip_input` looks up only the route.
 
 use pkt::{Packet, PacketType};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
@@ -74,11 +74,13 @@ pub(super) fn early_demux<'s, const V4: bool>(
     Some(found)
 }
 
-/// Returns the connected socket of a datagram, or `None` if there is none.
+/// Returns the connected socket of a datagram, or `None` if there is none. `repeats` is as for
+/// [`early_demux`].
 #[inline]
 pub(super) fn datagram<'s, const V4: bool>(
     rx: &mut Rx<'_, 's>,
     header: &IpHeader,
+    repeats: bool,
     packet: &mut Packet,
 ) -> Option<&'s DatagramSocket> {
     let header_len = usize::from(header.header_len);
@@ -88,11 +90,11 @@ pub(super) fn datagram<'s, const V4: bool>(
     {
         return None;
     }
-    let ports = UdpHeader::ports(&packet.linear()[header_len..])?;
-    let device = DeviceIndex(packet.meta().rx_device);
-    let tuple = tuple_of::<V4>(header, device, ports);
-    let hash = rx.hash(&tuple);
-    rx.net.datagrams().connected(hash, &tuple, rx.rcu)
+    let packet = &*packet;
+    rx.connected::<V4>(header, repeats, packet, || {
+        let ports = UdpHeader::ports(&packet.linear()[header_len..])?;
+        Some(tuple_of::<V4>(header, DeviceIndex(packet.meta().rx_device), ports))
+    })
 }
 
 /// Returns the connection of `tuple`, whose hash is `hash`.

@@ -7,12 +7,14 @@
 //! | frame | effect |
 //! |---|---|
 //! | *merged*: the next segment of a held packet (a packet that waits for further segments) | It is appended to the held packet. |
-//! | *held*: the first segment of a flow that may be merged | It becomes a held packet in the table: 8 buckets of 8 packets. |
+//! | *held*: a segment that continues no held packet, but may be merged with later segments | It becomes a held packet in the table: 8 buckets of 8 packets. |
 //! | *normal*: any other | It goes unchanged into the list. |
 //!
-//! A held packet is completed, and enters the list, when its last segment had PSH, when the next
-//! frame of its flow does not continue it, when it is full, or at a flush. The list is delivered
-//! (`ready`) when the batch is full or at a flush. `net.quietline.gro_exit` can omit the list.
+//! A held packet is completed, and enters the list, when its last segment had PSH or FIN or was
+//! shorter than the first, when the next frame of its flow does not continue it or would make it
+//! too large, when another flow needs its place in a full bucket, or at a flush. The list is
+//! delivered (`ready`) when the batch is full or at a flush. With some values of
+//! `net.quietline.gro_exit`, packets bypass the list.
 //!
 //! A `Gro` belongs to one NAPI instance (one device queue), and only the thread that polls this
 //! queue accesses the `Gro`. Merged segments form a superframe: one packet of several segments. A
@@ -22,10 +24,11 @@
 //!
 //! **Order.** At every point where the poll may end (`Gro::flush`), held packets are completed
 //! first and leave with the list. A segment that is not merged completes the held packet of its
-//! flow (ends its merging), even a segment that can never be merged, such as one with IP options.
-//! Only a segment with a wrong TCP checksum, which TCP drops, completes none. An IPv4 fragment of a
-//! TCP segment completes all held packets between its addresses. Differs from Linux, where segments
-//! with IP options and fragments overtake the held packets of their flow.
+//! flow (ends its merging), even a segment that can never be merged, such as one with IP options. A
+//! segment that is dropped later, because its headers are malformed or its TCP checksum was
+//! verified here and is wrong, completes none. An IPv4 fragment of a TCP segment completes all held
+//! packets between its addresses. Differs from Linux, where fragments and segments with IP options
+//! overtake the held packets of their flow; here only IPv6 packets with extension headers do.
 //!
 //! **Cost.** While no packet is held, a frame that can be neither merged nor held (a pure ACK, a
 //! single segment with PSH, a superframe made by the device) is passed on after a check of a few
@@ -59,12 +62,12 @@ mod tests;
 enum FlushReason {
     /// The last merged segment carried PSH or FIN.
     Psh,
-    /// The next segment carries CWR, or differs in the acknowledgment, the window, the urgent
-    /// pointer, or a control bit other than FIN and PSH.
+    /// The next segment carries CWR, or differs in the acknowledgment, the header length, the
+    /// window, the urgent pointer, or a control bit other than FIN and PSH.
     Flags,
     /// The next segment does not continue the sequence.
     Seq,
-    /// The next segment has other TCP options.
+    /// The next segment has other TCP options of the same length.
     Options,
     /// The next segment differs in its link or IP header, can never be merged (`Candidate::alone`),
     /// or is a fragment.
@@ -73,13 +76,13 @@ enum FlushReason {
     /// payload.
     Len,
     /// With the next segment, the packet would exceed its maximum size, or its maximum number of
-    /// frags (pieces of page memory).
+    /// frags (pieces of page memory), or the packet memory is used up.
     Size,
     /// The bucket of the table was full, and another flow needed the space.
     FullBucket,
     /// The packet has been held since an earlier millisecond.
     Age,
-    /// The poll has ended.
+    /// The poll has emptied the queue, a busy-poll cycle received no frame, or merging is off.
     Complete,
 }
 

@@ -8,6 +8,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     time::Duration,
+    vec::Vec,
 };
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Verdict};
@@ -27,6 +28,10 @@ const V3_QUERY_BYTES: usize = 12;
 /// Length of an MLDv1 query, and of an MLDv2 query without sources.
 const MLD_V1_BYTES: usize = 24;
 const MLD_V2_QUERY_BYTES: usize = 28;
+
+/// Largest number of sources of a query that are read. A query about more is answered like one
+/// about the group.
+const SOURCES_MAX: usize = 64;
 
 /// Message type of an IGMP query, the same in all versions.
 const QUERY: u8 = 0x11;
@@ -59,8 +64,13 @@ pub(super) fn igmp(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) -
         (true, code) => Duration::from_millis(100) * u32::from(code),
         (false, code) => Duration::from_millis(100) * decoded(code.into(), 4),
     };
+    let sources = if older { Some(Vec::new()) } else { sources::<true>(&packet, V3_QUERY_BYTES) };
+    let Some(sources) = sources else {
+        return Verdict::Drop(DropReason::IgmpMalformed, packet);
+    };
     rx.cx.count(Counter::IgmpInQueries, 1);
-    pass_on(rx, header, group.into(), response_time, older, packet)
+    let asked = Asked { group: group.into(), sources, response_time, older };
+    pass_on(rx, header, asked, packet)
 }
 
 /// Handles one MLD message with a valid checksum, whose IP header has been removed.
@@ -87,18 +97,54 @@ pub(super) fn mld(rx: &mut Rx<'_, '_>, header: &IpHeader, mut packet: Packet) ->
     let older = len == MLD_V1_BYTES;
     let delay = if older { code } else { decoded(code, 12) };
     let response_time = Duration::from_millis(delay.into());
-    pass_on(rx, header, group.into(), response_time, older, packet)
+    let sources =
+        if older { Some(Vec::new()) } else { sources::<false>(&packet, MLD_V2_QUERY_BYTES) };
+    let Some(sources) = sources else {
+        rx.cx.count(Counter::Icmp6InErrors, 1);
+        return Verdict::Drop(DropReason::IgmpMalformed, packet);
+    };
+    let asked = Asked { group: group.into(), sources, response_time, older };
+    pass_on(rx, header, asked, packet)
+}
+
+/// Content of a query.
+struct Asked {
+    group: IpAddr,
+    sources: Vec<IpAddr>,
+    response_time: Duration,
+    older: bool,
+}
+
+/// Reads the sources of a query whose fixed part has `fixed` bytes, the last two of which are their
+/// number. Returns `None` if the message is too short for them.
+fn sources<const V4: bool>(packet: &Packet, fixed: usize) -> Option<Vec<IpAddr>> {
+    let address = if V4 { 4 } else { 16 };
+    let mut count = [0; 2];
+    packet.copy_to(fixed - 2, &mut count);
+    let count = usize::from(u16::from_be_bytes(count));
+    if packet.len() < fixed + count * address {
+        return None;
+    }
+    if count > SOURCES_MAX {
+        return Some(Vec::new());
+    }
+    let source = |index: usize| {
+        let at = fixed + index * address;
+        if V4 {
+            let mut octets = [0; 4];
+            packet.copy_to(at, &mut octets);
+            return IpAddr::from(octets);
+        }
+        let mut octets = [0; 16];
+        packet.copy_to(at, &mut octets);
+        IpAddr::from(octets)
+    };
+    Some((0..count).map(source).collect())
 }
 
 /// Passes a query on, unless it names another group than its destination.
-fn pass_on(
-    rx: &mut Rx<'_, '_>,
-    header: &IpHeader,
-    group: IpAddr,
-    response_time: Duration,
-    older: bool,
-    packet: Packet,
-) -> Verdict {
+fn pass_on(rx: &mut Rx<'_, '_>, header: &IpHeader, asked: Asked, packet: Packet) -> Verdict {
+    let Asked { group, sources, response_time, older } = asked;
     if !group.is_unspecified() && header.dst != group {
         return Verdict::Drop(DropReason::IgmpIgnored, packet);
     }
@@ -106,17 +152,18 @@ fn pass_on(
         device: DeviceIndex(packet.meta().rx_device),
         v4: group.is_ipv4(),
         group: Some(group).filter(|group| !group.is_unspecified()),
+        sources,
         response_time,
         older,
     };
-    rx.net.on_group_query(rx.cx, &query);
+    rx.net.on_group_query(rx.cx, query);
     rx.cx.pool.free(packet);
     Verdict::Consumed
 }
 
-/// Returns the value of a Max Resp Code with a mantissa of `bits` bits (RFC 3376 §4.1.1, RFC 3810
-/// §5.1.3): without the highest bit, the code is the value itself; with it, the code has an
-/// exponent of three bits and a mantissa.
+/// Returns the value of a Max Resp Code with a mantissa of `bits` bits (RFC 3376 §4.1.1,
+/// RFC 3810 §5.1.3): without the highest bit, the code is the value itself; with it, the code has
+/// an exponent of three bits and a mantissa.
 const fn decoded(code: u32, bits: u32) -> u32 {
     if code < 1 << (bits + 3) {
         return code;

@@ -1,5 +1,6 @@
-//! ICMP input: replies to echo requests, sends errors about undeliverable packets, and passes
-//! received errors to connections and datagram sockets, and echo replies to ping sockets.
+//! ICMP input: replies to echo requests, sends errors about undeliverable packets, passes received
+//! errors to connections and datagram sockets, passes echo replies to ping sockets, and applies
+//! IPv4 redirects.
 //!
 //! RFC 792, RFC 4443, RFC 1122 §3.2.2, RFC 5927. Linux: net/ipv4/icmp.c, net/ipv6/icmp.c. Both
 //! versions take the same steps; `V4` selects the numbers, and the checksum of IPv6 covers a
@@ -173,8 +174,8 @@ pub(super) fn answer_echo<const V4: bool>(
         bytes[0] = kind;
         let new = u16::from_be_bytes([bytes[0], bytes[1]]);
         let checksum = u16::from_be_bytes([bytes[2], bytes[3]]);
-        // A checksum of zero is written as 0xffff, which has the same value in ones' complement. A
-        // zero would be right only if all other bytes were zero, too.
+        // A checksum of zero is written as 0xffff, which has the same value in ones' complement.
+        // The zero would be wrong if all other bytes are zero, too.
         let updated = match pkt::checksum::update(checksum, old, new) {
             0 => 0xffff,
             updated => updated,
@@ -249,8 +250,8 @@ fn to_ping_socket(rx: &mut Rx<'_, '_>, header: &IpHeader, id: u16, packet: Packe
     }
 }
 
-/// Passes an error about one of our packets to the connection of the quoted packet, which validates
-/// the error. An error about a datagram goes to `report_datagram`.
+/// Passes an error about a segment of ours to its connection or half-open connection, which
+/// validates the error. An error about a datagram or an ICMP message goes to `report_datagram`.
 fn report<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     offender: IpAddr,
@@ -304,9 +305,9 @@ fn report<const V4: bool>(
     Verdict::Consumed
 }
 
-/// Passes an IPv4 redirect to the connection of the quoted packet, which validates it, or applies
-/// it if it quotes a datagram or an echo request of an open socket. RFC 1122 §3.2.2.2; Linux:
-/// `icmp_redirect`.
+/// Handles an IPv4 redirect. If the redirect quotes a segment, the connection of the segment
+/// validates and applies the redirect. If it quotes a datagram or an echo request of an open
+/// socket, this function applies it. RFC 1122 §3.2.2.2; Linux: `icmp_redirect`.
 fn redirect(rx: &mut Rx<'_, '_>, router: IpAddr, gateway: IpAddr, mut packet: Packet) -> Verdict {
     let (net, cx) = (rx.net, &mut *rx.cx);
     if !cx.sysctls().accept_redirects {
@@ -323,7 +324,7 @@ fn redirect(rx: &mut Rx<'_, '_>, router: IpAddr, gateway: IpAddr, mut packet: Pa
             return Verdict::Drop(reason, packet);
         }
     };
-    // An echo reply has no socket, and port 0 is that of none.
+    // An echo reply has no socket. No socket has port 0, so the lookup finds none.
     let (src_port, dst_port) = quote.socket_ports().unwrap_or_default();
     let tuple = FourTuple {
         local: SocketAddr::new(quote.src, src_port),
@@ -355,8 +356,8 @@ fn redirect(rx: &mut Rx<'_, '_>, router: IpAddr, gateway: IpAddr, mut packet: Pa
 }
 
 /// Passes an error about one of our datagrams or echo requests to its socket. The quote must be
-/// plausible: its source is an address of this host, its UDP length covers a header, and the quoted
-/// packet exceeds the MTU if the error reports one.
+/// plausible: its source is an address of this host, its length covers a header, and if the error
+/// reports an MTU, the quoted packet exceeds it.
 fn report_datagram<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     kind: SocketKind,
@@ -420,7 +421,8 @@ fn report_datagram<const V4: bool>(
     Verdict::Consumed
 }
 
-/// Drops an error that has no socket. As in Linux, one about an ICMP message is not counted.
+/// Drops an error that is not plausible, not wanted or has no socket. As in Linux, an error about
+/// an ICMP message is not counted.
 fn refuse_report<const V4: bool>(cx: &Cx, kind: SocketKind, packet: Packet) -> Verdict {
     if kind == SocketKind::Udp {
         cx.count(Counter::IcmpInErrors.of::<V4>(), 1);
@@ -530,7 +532,8 @@ fn tcp_error_v6(message: IcmpMessage) -> IcmpError {
     }
 }
 
-/// Returns the error for a code of RFC 792 or RFC 1122 §3.2.2.1. `None`: the code is undefined.
+/// Returns the error for a code of RFC 792, RFC 1122 §3.2.2.1 or RFC 1812. `None`: the code is
+/// undefined.
 fn unreachable_error(why: Unreachable) -> Option<TcpError> {
     Some(match why {
         Unreachable::Network => TcpError::NetworkUnreachable,
@@ -578,7 +581,7 @@ fn may_send<const V4: bool>(net: &Net, cx: &mut Cx, kind: u8, to: IpAddr) -> boo
     allowed
 }
 
-/// Sends an error about a received packet of the read section `rx`, as [`report_to_sender`].
+/// Calls [`report_to_sender`] with the host, the context and the read section of `rx`.
 pub(super) fn send_error<const V4: bool>(
     rx: &mut Rx<'_, '_>,
     header: &IpHeader,
@@ -589,7 +592,8 @@ pub(super) fn send_error<const V4: bool>(
 }
 
 /// Sends an error to the sender of `packet`, which still has its IP header, unless the rules of
-/// `may_answer_with_error` or the rate limits forbid the error. Returns whether the error was sent.
+/// `may_answer_with_error` or the rate limits forbid the error or, for IPv6, the destination is no
+/// address of this host. Returns whether the error was sent.
 /// Linux: `icmp_send`.
 pub(super) fn report_to_sender<const V4: bool>(
     net: &Net,

@@ -9,18 +9,20 @@
 //! host is dropped, because this stack is a host and does not forward, unless its device intercepts
 //! flows (`intercept`).
 //!
-//! After its header is checked, a packet takes one of two ways. If early demux finds its
-//! connection, the packet joins the sublist of this connection. Otherwise its route entry (dst) is
-//! that of the hint or the result of a lookup, and the packet joins the sublist of this entry.
+//! After its header is checked, a packet takes one of three ways. If early demux finds its
+//! connection, the packet joins the sublist of this connection. A datagram for which early demux
+//! finds a connected socket goes to this socket. For any other packet, the route entry (dst) is
+//! that of the hint or the result of a lookup, and the packet joins the sublist of this entry. A
+//! packet over loopback may bring its route entry; then it joins no sublist.
 //!
 //! A **sublist** is a sequence of consecutive packets to one connection. Packets for which early
-//! demux finds no connection form a sublist if they have the same route entry. All packets of
-//! a sublist use the lookup result of its first packet. For a connection, each further packet costs
-//! one comparison, and the sublist has one output, one ACK decision and one wake (`socket::rx`).
+//! demux finds no connection form a sublist if they have the same route entry. In the sublist of a
+//! connection, each further packet costs one comparison, and all packets together cause one output,
+//! one ACK decision and one wake (`socket::rx`).
 //!
-//! The **hint** is the route entry of the previous packet whose route was looked up. The next such
-//! packet uses the hint without a lookup if it has the same destination and type of service. If its
-//! source address differs, the source is checked.
+//! The **hint** is the route entry of the previous packet whose route was looked up, if that packet
+//! was for an address of this host. The next such packet uses the hint without a lookup if it has
+//! the same destination and type of service. If its source address differs, the source is checked.
 //!
 //! Differs from Linux: each packet is delivered at once, whereas Linux takes the whole list through
 //! IP before it delivers the first packet. Keeping packets and headers in between costs 3 to 5 %
@@ -56,8 +58,9 @@ use crate::{
 /// Offset of Next Header in the fixed IPv6 header.
 const NEXT_HEADER: u16 = 6;
 
-/// Sublist of the last packet that was not dropped. A dropped packet does not end a sublist (Linux:
-/// `ip_list_rcv_finish` continues with the next packet).
+/// Sublist of the last packet whose connection or route entry was found. A packet that is dropped
+/// before either is found ends no sublist (Linux: `ip_list_rcv_finish` continues with the next
+/// one).
 #[derive(Clone, Copy)]
 enum Sublist<'s> {
     /// No sublist: there was no packet yet, or the last one carried a route entry with it
@@ -162,23 +165,27 @@ impl<'s> ListInput<'s> {
             return established::<V4>(rx, &header, packet);
         }
         if header.protocol == protocol::UDP {
-            return self.push_datagram::<V4>(rx, &header, protocol_at, packet);
+            return self.push_datagram::<V4>(rx, &header, repeats, protocol_at, packet);
         }
         self.push_by_route::<V4>(rx, &header, protocol_at, packet)
     }
 
-    /// Delivers a datagram. If early demux finds a connected socket, the socket supplies the route
-    /// entry; otherwise the route is looked up.
+    /// Delivers a datagram. If early demux finds a connected socket, the route is looked up only if
+    /// the socket caches no valid route entry and the packet brings none.
     fn push_datagram<const V4: bool>(
         &mut self,
         rx: &mut Rx<'_, 's>,
         header: &IpHeader,
+        repeats: bool,
         protocol_at: u16,
         mut packet: Packet,
     ) -> Verdict {
         let sysctls = rx.cx.sysctls();
         let demux = sysctls.ip_early_demux && sysctls.udp_early_demux;
-        let found = if demux { early_demux::datagram::<V4>(rx, header, &mut packet) } else { None };
+        let found = match demux {
+            true => early_demux::datagram::<V4>(rx, header, repeats, &mut packet),
+            false => None,
+        };
         let Some(socket) = found else {
             return self.push_by_route::<V4>(rx, header, protocol_at, packet);
         };
@@ -259,7 +266,7 @@ impl<'s> ListInput<'s> {
 }
 
 /// Delivers a packet to the current connection. A packet that carries no route entry uses the one
-/// that the connection has cached.
+/// that the connection has cached or, if that is not valid, the result of a lookup.
 #[inline]
 pub(super) fn established<const V4: bool>(
     rx: &mut Rx<'_, '_>,
@@ -319,7 +326,7 @@ fn read_extensions(
             header.header_len += chain.len;
             header.payload_len -= u32::from(chain.len);
             if chain.has_fragment && !chain.fragment.is_fragment() {
-                // An atomic fragment is processed at once, whatever other fragments have its
+                // An atomic fragment is processed at once, even if other fragments have the same
                 // identification (RFC 6946).
                 rx.cx.count(Counter::Ip6ReasmReqds, 1);
                 rx.cx.count(Counter::Ip6ReasmOKs, 1);
@@ -488,8 +495,9 @@ pub(super) fn check_source<const V4: bool>(
     if header.src.is_unspecified() || rx.net.fib(rx.rcu).has_route_back(header.src, expected) {
         return Ok(());
     }
-    // Differs from Linux, where a DHCP client reads packets before this check: as long as a device
-    // has no IPv4 address, no route leads to the server that offers one by broadcast.
+    // Differs from Linux, where a DHCP client reads packets before this check: here a broadcast
+    // passes while the device has no IPv4 address, because no route leads to a server that offers
+    // one.
     if header.dst == IpAddr::V4(Ipv4Addr::BROADCAST)
         && rx.net.fib(rx.rcu).first_address(device, true).is_none()
     {
@@ -600,8 +608,8 @@ fn read_whole<const V4: bool>(
         protocol_at = read_extensions(rx, &mut header, whole)?;
     }
     if header.fragment.is_fragment() {
-        // A datagram in fragments that is a fragment itself. Each datagram could complete another
-        // one in turn, as deep as a sender likes.
+        // A reassembled datagram that is itself a fragment is dropped. Otherwise a sender could
+        // nest datagrams to any depth.
         count_header_error::<V4>(rx.cx, DropReason::IpOptions);
         return Err(DropReason::IpOptions);
     }

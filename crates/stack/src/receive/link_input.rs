@@ -27,8 +27,8 @@ pub(crate) struct FrameSource {
 
 /// Passes a list of frames from one device, oldest first, to their protocols, and leaves the list
 /// empty. `last` is true if no further frame follows in this poll. An IP packet uses the connection
-/// or the route entry of the previous packet if it fits. Linux: `netif_receive_skb_list_internal`,
-/// `__netif_receive_skb_list_core`.
+/// or the route entry of the previous packet if that fits. Linux:
+/// `netif_receive_skb_list_internal`, `__netif_receive_skb_list_core`.
 pub(crate) fn input_list<'s>(
     rx: &mut Rx<'_, 's>,
     from: FrameSource,

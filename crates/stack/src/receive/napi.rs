@@ -7,10 +7,11 @@
 //!
 //! Only the thread that owns the core accesses this state; the borrow of the core's state proves
 //! the ownership. Unless `gro_flush_timeout` is set, receive offload holds no packets while the
-//! core may be released or its thread may sleep: held packets are delivered at the end of a poll
-//! that emptied the queue, and when busy polling stops. A poll that used its whole weight completes
-//! only packets held since an earlier millisecond. A busy-poll cycle delivers what
-//! `net.quietline.busy_poll_flush` says.
+//! core may be released or its thread may sleep: held packets (packets that wait for the next
+//! segment of their flow) are delivered at the end of a poll that emptied the queue, and when busy
+//! polling stops. A poll that used its whole weight completes only packets held since an earlier
+//! millisecond. A busy-poll cycle delivers the packets that `net.quietline.busy_poll_flush`
+//! selects.
 
 use std::sync::Arc;
 
@@ -56,12 +57,12 @@ pub(crate) struct Napi {
     weight: usize,
     /// True if the last frames were superframes.
     bulk: bool,
-    /// Ring of received frames, of a device that lets the core read its ring directly.
+    /// Ring of received frames, if the device lets the core read its ring directly.
     ring: Option<ring::Receiver<Packet>>,
     /// Frames delivered by the device in one poll. Empty between polls.
     batch: Batch,
     stages: Stages,
-    /// Timer that polls the queue while its file descriptor is not watched.
+    /// Timed polls of the queue (`napi_defer_hard_irqs`, `gro_flush_timeout`).
     deferral: Deferral,
 }
 
@@ -104,7 +105,8 @@ impl Napi {
         Self { device, tx, index, queue, weight, bulk: false, ring, batch, stages, deferral }
     }
 
-    /// Receives at most `budget` frames into the batch and returns their number.
+    /// Receives at most `budget` frames into the batch and returns their number, dropped ones
+    /// included.
     #[inline]
     fn receive(&mut self, cx: &mut Cx, budget: usize) -> usize {
         match &mut self.ring {
@@ -132,9 +134,9 @@ impl Napi {
         self.ring.as_ref().is_some_and(|ring| !ring.is_empty())
     }
 
-    /// Returns the maximum number of frames of a poll: the smaller of the setting
-    /// `net.core.dev_weight` and the weight of the device, which is halved while superframes
-    /// arrive.
+    /// Returns the maximum number of frames of a poll: the smaller of `dev_weight` (the setting, or
+    /// the budget of a busy-poll cycle) and the weight of the device, which is halved while
+    /// superframes arrive.
     pub(crate) fn weight(&self, dev_weight: usize) -> usize {
         let most = if self.bulk { self.weight.div_ceil(2) } else { self.weight };
         dev_weight.min(most)
@@ -152,7 +154,7 @@ impl Napi {
         self.deferral.complete(settings, cx.now, received, self.holds())
     }
 
-    /// Returns the timer for polls without a watched descriptor.
+    /// Returns the state of the timed polls.
     pub(crate) const fn deferral(&mut self) -> &mut Deferral {
         &mut self.deferral
     }
@@ -198,8 +200,8 @@ impl Napi {
         if self.weight < WEIGHT {
             self.note_bulk();
         }
-        // One read section covers the whole poll, so that lookups for one packet remain valid for
-        // the next.
+        // One RCU read section covers the whole poll, so that lookups for one packet remain valid
+        // for the next.
         let reader = cx.reader();
         let rcu = reader.pin();
         let rx = &mut Rx::new(net, cx, &rcu, last_flow);
@@ -382,8 +384,8 @@ impl Stages {
         self.gro.ready().append(&mut kept);
     }
 
-    /// Ends a poll: delivers the ready packets, then runs one output, one ACK decision and one wake
-    /// of the current connection.
+    /// Ends a poll: delivers the ready packets, pushes packets for other cores to their backlogs,
+    /// and flushes the current connection (`Rx::flush`).
     fn finish(&mut self, rx: &mut Rx<'_, '_>, outbox: &mut Outbox) {
         if !self.gro.ready().is_empty() {
             self.deliver_ready(rx, outbox, true);

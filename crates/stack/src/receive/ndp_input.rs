@@ -4,9 +4,10 @@
 //! Above: `icmp_input`, which has verified the checksum. Linux: net/ipv6/ndisc.c (`ndisc_rcv`).
 //!
 //! Every message must have a hop limit of 255, which proves that its sender is on the link, and
-//! must not be fragmented (RFC 6980). The steps are those of `arp_input`, with the same neighbor
-//! states: a conflict with our addresses is detected first; then the entry of the sender is
-//! updated; a solicitation for one of our addresses may create an entry, and is answered.
+//! must not be fragmented (RFC 6980). Neighbor entries have the same states as those of ARP
+//! (`transmit::neighbor`). A conflict with our addresses is detected first. A solicitation for one
+//! of our addresses updates or creates the entry of its sender, and is answered; one for another
+//! address is ignored. An advertisement updates an existing entry.
 //!
 //! Not here: address probes (`socket::net::claims`).
 
@@ -19,7 +20,7 @@ use crate::{
     header::{
         ethernet::MacAddr,
         ip::IpHeader,
-        ndp::{self, HOP_LIMIT, NdpMessage, RouterAdvertisement},
+        ndp::{self, HOP_LIMIT, NdpMessage, Nonce, RouterAdvertisement},
     },
     route::fib::is_link_local,
     socket::{net::claims::AddressUse, rx::Rx},
@@ -76,8 +77,8 @@ fn handle(
     message: &NdpMessage,
 ) -> Result<(), DropReason> {
     match *message {
-        NdpMessage::NeighborSolicitation { target, source_mac } => {
-            solicitation(rx, envelope, target, source_mac)
+        NdpMessage::NeighborSolicitation { target, source_mac, nonce } => {
+            solicitation(rx, envelope, target, source_mac, nonce)
         }
         NdpMessage::NeighborAdvertisement { target, target_mac, solicited, replaces, .. } => {
             let change = if replaces { LinkChange::AtOnce } else { LinkChange::Never };
@@ -92,12 +93,13 @@ fn handle(
     }
 }
 
-/// Handles a neighbor solicitation: RFC 4861 §7.2.3 and §7.2.4, RFC 4862 §5.4.3.
+/// Handles a neighbor solicitation: RFC 4861 §7.2.3 and §7.2.4, RFC 4862 §5.4.3, RFC 7527 §4.2.
 fn solicitation(
     rx: &mut Rx<'_, '_>,
     envelope: &Envelope,
     target: Ipv6Addr,
     source_mac: Option<MacAddr>,
+    nonce: Option<Nonce>,
 ) -> Result<(), DropReason> {
     let Envelope { device, src, dst } = *envelope;
     let is_probe = src.is_unspecified();
@@ -108,6 +110,9 @@ fn solicitation(
     }
     let net = rx.net;
     if is_probe {
+        if nonce.is_some_and(|nonce| net.claims().has_sent(device, target, nonce)) {
+            return Err(DropReason::NdpReflected);
+        }
         // An address probe does not contain the link address of its sender.
         let mac = MacAddr::UNSPECIFIED;
         let seen = AddressUse { address: IpAddr::V6(target), mac, probes: true };
@@ -239,8 +244,9 @@ fn redirect(
     Ok(())
 }
 
-/// Refuses a message whose sender claims an address of this host (or a multicast address). A
-/// neighbor entry for such an address would cut this host off.
+/// Refuses a message that names `claimed` as the address of another station, if `claimed` is an
+/// address of this host or a multicast address. A neighbor entry for such an address would cut this
+/// host off.
 fn check_sender(rx: &Rx<'_, '_>, claimed: Ipv6Addr) -> Result<(), DropReason> {
     match rx.net.fib(rx.rcu).local_kind(IpAddr::V6(claimed)) {
         None => Ok(()),

@@ -1,8 +1,9 @@
 //! Reassembly: joins the fragments of a datagram, and reports datagrams that stay incomplete.
 //!
 //! Above: `ip_input`, which passes fragments for this host. Below: the tables of fragments
-//! (`socket::net::fragments`), which decide. RFC 791 §3.2, RFC 792, RFC 1122 §3.3.2,
-//! RFC 8200 §4.5; Linux: `ip_defrag`, `ip_frag_reasm`, `ip_expire`, `ipv6_frag_rcv`.
+//! (`socket::net::fragments`), which decide whether a fragment is kept and a datagram is complete.
+//! RFC 791 §3.2, RFC 792, RFC 1122 §3.3.2, RFC 8200 §4.5; Linux: `ip_defrag`, `ip_frag_reasm`,
+//! `ip_expire`, `ipv6_frag_rcv`.
 //!
 //! Both versions share one algorithm. An IPv6 fragment differs in its header, whose last part is
 //! the Fragment header, and in faults that RFC 8200 wants reported.
@@ -10,7 +11,7 @@
 //! A datagram is joined by copying: the payload of the fragments is appended to the first one, so
 //! that the result has few page slices, whatever the number of fragments.
 //!
-//! Not here: atomic fragments, which are whole datagrams (`ip_input`).
+//! Not here: atomic fragments, which are whole datagrams with a Fragment header (`ip_input`).
 
 use pkt::{DropReason, Ecn, Gso, Packet, RxChecksum};
 
@@ -68,7 +69,7 @@ pub(super) fn input<const V4: bool>(
     let effect = net.fragments::<V4>().insert(key, place, packet, &limits, cx.now);
     let Effect { whole, ended, refused, arm } = effect;
     if let Some(deadline) = arm {
-        // The timer is armed on the first core, because fragments are not a data path.
+        // The timer is armed on the first core, because fragments are not on the data path.
         let _ = net.core_sockets(CoreId(0)).arm(deadline, TimerEntry::Fragments(V4));
     }
     for datagram in ended {
@@ -82,8 +83,8 @@ pub(super) fn input<const V4: bool>(
     Ok(whole.and_then(|whole| join::<V4>(cx, whole)))
 }
 
-/// Rejects an IPv6 fragment with a fault that concerns no other fragment, with the content of the
-/// Parameter Problem message that RFC 8200 §4.5 asks for.
+/// Rejects an IPv6 fragment whose fault concerns no other fragment. The error has the content of
+/// the Parameter Problem message that RFC 8200 §4.5 asks for.
 fn check_v6(header: &IpHeader, packet: &Packet) -> Result<(), (DropReason, Problem)> {
     let header_len = usize::from(header.header_len);
     let offset = u32::from(header.fragment.offset);
@@ -120,7 +121,7 @@ fn key<const V4: bool>(header: &IpHeader, packet: &Packet) -> DatagramKey {
     DatagramKey { src, dst, id, protocol: 0, device }
 }
 
-/// Returns the bytes of a fragment's headers that the length field of the datagram counts.
+/// Returns the number of header bytes of a fragment that the length field of the datagram counts.
 const fn counted_len<const V4: bool>(header_len: u16) -> u16 {
     const V6_UNCOUNTED: u16 = 48;
     const { assert!(V6_UNCOUNTED as usize == IPV6_HEADER_LEN + FRAGMENT_HEADER_LEN) };

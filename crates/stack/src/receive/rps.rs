@@ -1,8 +1,8 @@
 //! Receive packet steering (RPS): selects the core that processes a packet.
 //!
-//! Above: `napi`, which passes every packet that leaves receive offload. Below: the backlog of
-//! another core (`backlog`), or `link_input` on the polling core. Linux: `get_rps_cpu`,
-//! `set_rps_cpu`, `enqueue_to_backlog`, Documentation/networking/scaling.rst.
+//! Above: `napi`, which passes every packet that leaves receive offload while steering is on.
+//! Below: the backlog of another core (`backlog`), or `link_input` on the polling core. Linux:
+//! `get_rps_cpu`, `set_rps_cpu`, `enqueue_to_backlog`, Documentation/networking/scaling.rst.
 //!
 //! 1. The hash of the packet's flow selects the wanted core. With receive flow steering (RFS) that
 //!    is the core where the application reads (`sock_flows`, `rps_flow_cnt`). If RFS knows no core,
@@ -17,8 +17,8 @@
 //! it, so that a changed map or disabled RPS keeps the order, too. Differs from Linux: a packet
 //! that stays on the polling core is delivered at once, not through that core's backlog.
 //!
-//! Only the thread that owns the polling core accesses this state. Disabled steering costs one test
-//! of a flag per poll.
+//! Only the thread that owns the polling core accesses this state. Disabled steering costs two
+//! comparisons per poll.
 
 use std::{boxed::Box, vec::Vec};
 

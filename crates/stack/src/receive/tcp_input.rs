@@ -3,7 +3,8 @@
 //! Linux: `tcp_v4_rcv`, `tcp_v6_rcv` up to the socket lock. A segment for which early demux has
 //! found the connection passes [`established`]. All others pass `input`: segments for listeners,
 //! half-open connections and TIME-WAIT sockets, segments that a device intercepts
-//! (`socket::flows`), and segments without a socket.
+//! (`socket::flows`), segments without a socket, reassembled segments, and all segments if early
+//! demux is off.
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Sum, Verdict, checksum};
 use tcp::{FourTuple, SegmentHeader, wire::header::HEADER_BYTES_MIN};
@@ -63,7 +64,7 @@ pub(super) fn input<const V4: bool>(
     packet.meta_mut().flow_hash = hash;
     let over_loopback = rx.net.is_loopback_device(device);
     match rx.established(&tuple, hash) {
-        // This case occurs if early demux is off.
+        // This case occurs if early demux is off, or the segment was reassembled.
         Some(Entry::Stream(socket))
             if socket.is_over_loopback() == over_loopback && socket.may_come_by(device) =>
         {

@@ -4,8 +4,10 @@
 //! `__udp4_lib_rcv`, `__udp4_lib_mcast_deliver`, `__udp6_lib_rcv`, `__udp6_lib_mcast_deliver`. Both
 //! IP versions take the same steps; over IPv6 a checksum is mandatory (RFC 8200 §8.1). A datagram
 //! for which early demux has found a connected socket passes [`connected`]. All others pass
-//! `input`: datagrams for unconnected sockets and groups, and datagrams without a socket, which are
-//! answered with an ICMP port unreachable error, or intercepted (`socket::flows`).
+//! `input`: datagrams for unconnected sockets and groups, reassembled datagrams, all datagrams if
+//! early demux is off, and datagrams without a socket. A datagram without a socket that was sent to
+//! this host alone is answered with an ICMP port unreachable error, or intercepted
+//! (`socket::flows`).
 
 use pkt::{DropReason, Packet, PacketType, RxChecksum, Verdict, checksum};
 
@@ -170,13 +172,15 @@ fn to_group<const V4: bool>(
     let device = DeviceIndex(packet.meta().rx_device);
     let remote = scoped(header.src, udp.src_port, device);
     // `ip_input` has checked the membership of IPv6 packets.
-    let is_member = !V4 || net.is_member(rcu, device, header.dst);
+    let is_member = (!V4 || net.is_member(rcu, device, header.dst))
+        && net.groups().allows(device, header.dst, header.src, rcu);
+    let group = (header.dst, header.src);
     // Socket found last, which gets the packet itself. Every socket before it gets a copy.
     let mut last: Option<&DatagramSocket> = None;
     net.datagrams().for_each_on_port(udp.dst_port, rcu, |bound| {
         let wants = bound.covers(header.dst)
             && bound.remote.is_none_or(|peer| peer == remote)
-            && (!multicast || (is_member && bound.socket.takes_group(device, header.dst, rcu)));
+            && (!multicast || (is_member && bound.socket.takes_group(device, group, rcu)));
         if wants && let Some(before) = last.replace(&bound.socket) {
             match packet.clone_apart(&mut rx.cx.pool) {
                 Some(mut copy) => {

@@ -32,7 +32,8 @@ impl Router {
         self.change_routes(|routes| routes.route(spec))
     }
 
-    /// Adds a route, in place of one with the same prefix and metric: `ip route replace`.
+    /// Adds a route, in place of one with the same prefix and metric: `ip route replace`. If
+    /// several devices have such a route, that of the same device is replaced, or else the first.
     ///
     /// # Errors
     ///
@@ -41,8 +42,7 @@ impl Router {
         self.change_routes(|routes| routes.replace(spec))
     }
 
-    /// Removes the best route that has the prefix and all other fields set in `spec`
-    /// ([`FibBuilder::delete`]): `ip route del`.
+    /// Removes the best route that matches `spec` ([`FibBuilder::delete`]): `ip route del`.
     ///
     /// # Errors
     ///

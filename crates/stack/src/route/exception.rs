@@ -2,21 +2,21 @@
 //! route, and redirects, which override its next hop.
 //!
 //! Above: `Router::hop` applies the exceptions to the routes that it looks up; connections and
-//! `receive::icmp_input` (for datagrams) pass reports that they have validated, `Router::redirect`
-//! redirects. RFC 1191 §6.3, RFC 8201 §4, RFC 1122 §3.2.2.2, RFC 4861 §8.3; Linux: `struct
+//! `receive::icmp_input` (for datagrams) pass reports that they have validated; `Router::redirect`
+//! passes redirects. RFC 1191 §6.3, RFC 8201 §4, RFC 1122 §3.2.2.2, RFC 4861 §8.3; Linux: `struct
 //! fib_nh_exception`, `update_or_create_fnhe`.
 //!
 //! A destination for which a smaller path MTU is reported gets an exception for `route.mtu_expires`
 //! (600 s); afterwards the MTU of the route is tried again. A redirect lasts [`REDIRECT_LIFETIME`].
 //! A keyed hash selects the bucket. A bucket holds at most five exceptions, and the one that
 //! expires first is replaced. So a flood of reports costs memory for at most 1,280 destinations.
-//! Each report needs a connection that validates it, or a datagram socket that could have sent the
-//! quoted datagram.
+//! Each report of a path MTU needs a connection that validates it, or a datagram socket that could
+//! have sent the quoted datagram.
 //!
 //! A socket does not read the exceptions for each packet. It caches the generation of the bucket,
-//! which every change of the bucket increments, and compares both by one load of a rarely written
-//! cache line. After a change, all sockets whose destinations are in the bucket look their routes
-//! up again.
+//! which every change of the bucket increments, and compares it with the current one by one load of
+//! a rarely written cache line. After a change, all sockets whose destinations are in the bucket
+//! look their routes up again.
 //!
 //! Not here: the validation of reports.
 
@@ -65,13 +65,13 @@ struct Redirect {
 }
 
 impl Redirect {
-    /// Returns the next hop in place of `next_hop`, that of the route.
+    /// Returns the next hop to use instead of `next_hop`, the next hop of the route.
     fn apply(self, next_hop: IpAddr) -> IpAddr {
         if self.from == next_hop { self.to } else { next_hop }
     }
 }
 
-/// Path MTU or better next hop of one destination.
+/// Path MTU of one destination, its better next hop, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exception {
     remote: IpAddr,
@@ -88,7 +88,7 @@ pub(crate) struct Exception {
 }
 
 impl Exception {
-    /// Returns the next hop in place of `next_hop`, that of the route.
+    /// Returns the next hop to use instead of `next_hop`, the next hop of the route.
     pub(crate) fn next_hop(&self, next_hop: IpAddr) -> IpAddr {
         self.redirect.map_or(next_hop, |redirect| redirect.apply(next_hop))
     }
@@ -122,7 +122,7 @@ struct Bucket {
     entries: RcuCell<Vec<Exception>>,
 }
 
-/// Path MTU exceptions of a host.
+/// Exceptions of a host.
 #[derive(Debug)]
 pub(crate) struct Exceptions {
     buckets: Box<[Bucket]>,
@@ -172,7 +172,7 @@ impl Exceptions {
     /// Records a report that the path to `remote`, whose MTU was `present` so far, carries only
     /// `mtu` bytes. Returns whether the exception changed.
     ///
-    /// A report never raises an MTU (RFC 1191 §6.3); only expiry does.
+    /// A report never raises an MTU; only expiry does (RFC 1191 §6.3).
     pub(crate) fn learn(
         &self,
         remote: IpAddr,
@@ -336,18 +336,18 @@ mod tests {
         let section = reader.pin();
         let at_time = |secs| exceptions.lookup(host(1), at(secs), &section).0;
         exceptions.redirect(host(1), router, better, at(100));
-        let found = at_time(100).expect("an entry");
+        let found = at_time(100).expect("the destination has an exception");
         assert_eq!((found.mtu, found.expires), (NO_PATH_MTU, at(400)));
         let next_hop = |found: Exception| found.redirect.map(|redirect| redirect.apply(router));
         assert_eq!(next_hop(found), Some(better));
         assert_eq!(found.redirect.map(|redirect| redirect.apply(host(9))), Some(host(9)));
         assert!(exceptions.learn(host(1), 1400, 1500, LIMITS, at(200)));
-        let found = at_time(200).expect("an entry");
+        let found = at_time(200).expect("the destination has an exception");
         assert_eq!((found.mtu, next_hop(found), found.expires), (1400, Some(better), at(400)));
-        let found = at_time(400).expect("an entry");
+        let found = at_time(400).expect("the destination has an exception");
         assert_eq!((found.mtu, next_hop(found), found.expires), (1400, None, at(800)));
         exceptions.redirect(host(1), router, better, at(700));
-        let found = at_time(800).expect("an entry");
+        let found = at_time(800).expect("the destination has an exception");
         assert_eq!(
             (found.mtu, next_hop(found), found.expires),
             (NO_PATH_MTU, Some(better), at(1000))

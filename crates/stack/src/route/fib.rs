@@ -13,7 +13,10 @@
 //!
 //! A [`Route`] does not contain its prefix, so that prefixes with equal routes share one: a table
 //! of a million prefixes has about as many routes as next hops. Routes to one prefix with different
-//! metrics form a list, the best one first.
+//! metrics form a list, the best one first. Routes with equal metrics are in this list, too, if
+//! they lead through different devices: those to the network of an address, and those that routers
+//! of several links announce. The oldest one comes first, and the next one is used when its device
+//! goes down.
 //!
 //! Not here: devices. A route contains the index of its device.
 
@@ -39,7 +42,7 @@ mod builder;
 mod change;
 
 /// Device index of a route without a specific device: limited broadcast, multicast, blackhole,
-/// unreachable.
+/// unreachable, prohibit.
 pub const NO_DEVICE: DeviceIndex = DeviceIndex(u32::MAX);
 
 /// Treatment of the packets to a prefix. Linux: `struct fib_info`.
@@ -63,7 +66,8 @@ pub struct Route {
     pub metrics: PathMetrics,
     /// All next hops, if there are several. `via` and `device` are then those of the first.
     pub hops: Vec<NextHop>,
-    /// Route to the same prefix with the next larger metric.
+    /// Route to the same prefix with the next larger metric, or with the same metric through
+    /// another device.
     worse: Option<Arc<Self>>,
 }
 
@@ -253,7 +257,7 @@ impl RouteEntry {
 enum Table {
     /// Routes of the addresses of this host, and of broadcast and multicast addresses.
     Local,
-    /// Routes of the networks of its addresses, and added routes.
+    /// Routes of the networks of this host's addresses, and added routes.
     Main,
 }
 
@@ -311,8 +315,8 @@ pub struct Fib {
     deprecated: BTreeSet<IpAddr>,
     /// Temporary addresses (RFC 8981).
     temporary: BTreeSet<IpAddr>,
-    /// Route to the link-local network of each device (fe80::/64), with its prefix length. Table
-    /// `v6` holds only one of these routes, because their prefixes are equal.
+    /// Route to the link-local network of each device (fe80::/64), with its prefix length. A lookup
+    /// in table `v6` finds only the first of these routes, because their prefixes are equal.
     link_local: Vec<(u8, Route)>,
 }
 
@@ -386,8 +390,8 @@ impl Fib {
     }
 
     /// Returns the kind of an address in the local table: `Local` for an address of this host,
-    /// `Broadcast` or `Multicast` for an address of several hosts, `None` for any other address. A
-    /// packet from a link whose source address has one of these three kinds is forged.
+    /// `Broadcast` or `Multicast` for an address of several hosts, `None` for any other address. If
+    /// a packet from a link has a source address of one of these three kinds, the packet is forged.
     #[inline]
     #[must_use]
     pub fn local_kind(&self, ip: IpAddr) -> Option<RouteKind> {
@@ -458,9 +462,9 @@ impl Fib {
         self.addresses_on(device).find(|address| address.is_ipv4() == v4)
     }
 
-    /// Returns every route, even if another route to its prefix has a smaller metric. The local
-    /// table comes before the main table, IPv4 before IPv6; then the order is that of prefixes and
-    /// metrics.
+    /// Returns every route of both tables, even if another route to its prefix has a smaller
+    /// metric. The local table comes before the main table, and in each table IPv4 before IPv6;
+    /// then the routes are sorted by prefix and metric.
     #[must_use]
     pub fn entries(&self) -> Vec<RouteEntry> {
         let mut entries = Vec::new();

@@ -4,10 +4,10 @@
 //! Below: the forwarding table, which classifies the destination. Above: `receive::ip_input`, for
 //! packets without a cached route entry. Linux: `ip_route_input_rcu`, `nhc_rth_input`.
 //!
-//! A lookup runs in a read section and takes no lock. The number of entries is at most the number
-//! of prefixes of the local table times the number of devices, and two more for each device that
-//! intercepts flows: one for all foreign destinations of an IP version. A stale entry is replaced
-//! when a lookup finds it.
+//! A lookup runs in an RCU read section and takes no lock. The number of entries is at most the
+//! number of prefixes of the local table times the number of devices, and two more for each device
+//! that intercepts flows: one for all foreign destinations of an IP version. A stale entry is
+//! replaced when a lookup finds it.
 //!
 //! Not here: validation of source addresses (`receive::ip_input`).
 
@@ -102,6 +102,7 @@ fn make(
         receive_mtu: caps.mtu,
         gso_max_bytes: 0,
         tso_max_bytes: 0,
+        uso: false,
         sums_payload: false,
         completes: caps.async_completion,
         paces: false,

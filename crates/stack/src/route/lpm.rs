@@ -8,8 +8,8 @@
 //! and `2n + 1` extend prefix `n` by a bit. `external` has a bit for each of the 64 values of the
 //! chunk, set if a child node continues there. Values and children are stored in arrays without
 //! gaps, so the position of an element is the number of set bits below its bit. Levels at which
-//! nothing is decided have no node: a node stores the address bits in front of its chunk as its
-//! key.
+//! nothing is decided have no node. To check the bits of the skipped levels, a node stores all
+//! address bits in front of its chunk as its key.
 //!
 //! ```text
 //!   level      0     1        2        3         4         5         6
@@ -23,7 +23,7 @@
 //! **The map is persistent.** Clones share their nodes. A change affects the nodes from the root to
 //! the changed prefix, at most seven for IPv4. It copies those that another clone also uses, and
 //! changes the others in place. A clone is published to readers, which follow plain references in
-//! their read section. The memory of a replaced node is freed when the last clone that uses the
+//! their RCU read section. The memory of a replaced node is freed when the last clone that uses the
 //! node is dropped.
 //!
 //! Not here: the meaning of the values; several values for one prefix.

@@ -3,8 +3,8 @@
 //!
 //! Above: `Router::route`, through which sockets get a counted reference to an entry, and
 //! `Router::reply_dst`. Remote hosts control the rate and the addresses of resets, SYN-ACKs, SYN
-//! cookies and ACKs of TIME-WAIT sockets. `reply_dst` therefore finds the entry for such a reply
-//! in a read section without a lock or a reference count, and allocates only for a new next hop.
+//! cookies and ACKs of TIME-WAIT sockets. `reply_dst` therefore finds the entry for such a reply in
+//! an RCU read section without a lock or a reference count, and allocates only for a new next hop.
 //! `Router::hop` has selected the next hop before. Linux: `nhc_pcpu_rth_output`.
 //!
 //! Each core has a table of entries, so that the reference counts of short-lived sockets are only
@@ -108,7 +108,7 @@ impl OutputRoutes {
             clear(routes, rcu);
         }
         routes.insert_or_replace(hash, key, dst);
-        // Another thread may have cleared the table meanwhile; the caller then drops the packet.
+        // Another thread may have cleared the table meanwhile; the caller then gets `ENOBUFS`.
         // Another thread may also have inserted an entry made from other routes. This entry has the
         // same key, so it leads to the same next hop.
         routes.lookup(hash, &key, rcu).map(|dst| dst.handle()).ok_or(Errno::ENOBUFS)
@@ -122,7 +122,7 @@ impl OutputRoutes {
         }
     }
 
-    /// Removes every entry, because the routes that the entries were made from have changed.
+    /// Removes every entry, because the routes have changed or neighbors must be freed.
     pub(crate) fn clear(&self, rcu: &Section<'_>) {
         self.cores.iter().for_each(|routes| clear(routes, rcu));
     }

@@ -67,7 +67,7 @@ pub struct Router {
     pub(crate) routes: RouteTable,
     /// `net.quietline.dst_layout`, as it was when the host was built.
     pub(crate) dst_layout: DstLayout,
-    /// Path MTUs learned from ICMP.
+    /// Path MTUs and redirects learned from ICMP.
     pub(crate) exceptions: Exceptions,
     pub(crate) neighbors: NeighborTables,
     /// Route entries of sent packets.
@@ -88,7 +88,7 @@ impl Deref for Router {
 }
 
 impl Router {
-    /// Returns the forwarding table, borrowed for the read section.
+    /// Returns the forwarding table, borrowed for the RCU read section.
     #[inline]
     pub(crate) fn fib<'s>(&'s self, rcu: &'s Section<'_>) -> &'s Fib {
         self.routes.fib(rcu)
@@ -158,9 +158,9 @@ impl Router {
         self.fib(&cx.reader().pin()).is_local(ip)
     }
 
-    /// Returns whether the address of `end` is an address of this host. A link-local address must
-    /// be one of the device that its scope selects. A v4-mapped address is replaced by its IPv4
-    /// address.
+    /// Returns whether the address of `end` is an address of this host. A link-local address with a
+    /// scope must be one of the device that the scope selects. A v4-mapped address is replaced by
+    /// its IPv4 address.
     #[must_use]
     pub fn is_local_end(&self, cx: &Cx, end: SocketAddr) -> bool {
         match Destination::from(end).device {
@@ -176,8 +176,8 @@ impl Router {
             .is_some_and(|route| route.kind == RouteKind::Local && route.device == device)
     }
 
-    /// Returns the core that the hash of a flow selects. It applies to flows that no setting
-    /// assigns to another core.
+    /// Returns the core that the hash of a flow selects, for flows that no setting assigns to
+    /// another core.
     pub(crate) fn core_of_flow(&self, hash: u32) -> CoreId {
         CoreId::of_flow(hash, self.core_count())
     }
@@ -196,8 +196,8 @@ impl Router {
 #[derive(Clone, Debug)]
 pub(crate) struct CachedDst {
     pub(crate) dst: DstRef,
-    /// Route generation of the lookup. The route entry may have another generation: it has the same
-    /// next hop, but another route may have selected this next hop.
+    /// Route generation of the lookup. The generation of the route entry differs if another thread
+    /// has made the entry from other routes meanwhile. The entry leads to the same next hop anyway.
     pub(crate) generation: u32,
     /// State of the path MTU exception of the destination at the lookup.
     pub(crate) exception: Stamp,
@@ -302,8 +302,9 @@ fn group_mac(hop: &Hop) -> Option<MacAddr> {
     }
 }
 
-/// Returns the source address of a broadcast from a device without an address: 0.0.0.0, by which a
-/// host requests an address (RFC 1122 §3.2.1.3 (a)). Linux: `inet_select_addr`.
+/// Returns the source address of a limited broadcast (255.255.255.255) from a device without an
+/// address: 0.0.0.0, by which a host requests an address (RFC 1122 §3.2.1.3 (a)). Linux:
+/// `inet_select_addr`.
 fn initial_source(kind: RouteKind, remote: IpAddr) -> Option<IpAddr> {
     let is_limited = remote == IpAddr::V4(Ipv4Addr::BROADCAST);
     (kind == RouteKind::Broadcast && is_limited).then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
@@ -423,8 +424,8 @@ impl Router {
         dst.dst.tail().generation == self.route_generation()
     }
 
-    /// Returns whether [`Router::route`] would now return the device, MTU and next hop of `dst`.
-    /// If [`is_current`](Self::is_current) returns true, this lookup is not needed.
+    /// Returns whether [`Router::route`] would now return the device, MTU, metrics and next hop of
+    /// `dst`. If [`is_current`](Self::is_current) returns true, this lookup is not needed.
     pub(crate) fn agrees_with_lookup(
         &self,
         cx: &Cx,
@@ -463,11 +464,11 @@ impl Router {
         self.exceptions.learn(remote, mtu, dst.mtu, Limits { min_pmtu, mtu_expires }, cx.now)
     }
 
-    /// Applies a redirect that `router` has sent on `device`: packets to `remote` go to `to`. Its
-    /// sender must be the present next hop to `remote` (RFC 1122 §3.2.2.2, RFC 4861 §8.1). An IPv4
-    /// host checks the new next hop, too: it is a neighbor and, with `secure_redirects`, a next hop
-    /// of some route to `remote`. Returns whether the redirect was applied. Linux:
-    /// `__ip_do_redirect`, `rt6_do_redirect`.
+    /// Applies a redirect that `router` has sent on `device`: packets to `remote` go to `to`.
+    /// `router` must be the present next hop to `remote` (RFC 1122 §3.2.2.2, RFC 4861 §8.1). For
+    /// IPv4, `to` must be a neighbor and, with `secure_redirects`, the next hop of some route to
+    /// `remote`. Returns whether the redirect was applied. Linux: `__ip_do_redirect`,
+    /// `rt6_do_redirect`.
     #[cold]
     pub(crate) fn redirect(
         &self,
@@ -584,7 +585,7 @@ impl Router {
         let source = match (source.or(next.source), route.kind) {
             (Some(source), _) => source,
             (None, RouteKind::Local) => remote,
-            // Among the IPv6 addresses of a device, the destination selects (RFC 6724 §5).
+            // The destination decides which IPv6 address of the device is used (RFC 6724 §5).
             (None, kind) => select_source(cx, fib, index, kind, destination)?,
         };
         // RFC 1122 §3.2.1.3 (g): a loopback address must not appear outside the host.
@@ -695,6 +696,7 @@ impl Router {
                 hop.ipv4,
             ),
             tso_max_bytes: Dst::tso_limit(caps, superframe_max, hop.ipv4),
+            uso: caps.uso && caps.tx_checksum && self.sysctls().devices.of(hop.index).gso,
             sums_payload: !caps.tx_checksum,
             completes: tx.completes(),
             paces: tx.paces(),
@@ -718,7 +720,7 @@ impl Router {
     pub(crate) fn new_dst(&self, cx: &Cx, head: Dst, tail: DstTail, cold: DstOrigin) -> DstOwner {
         let entry = counted::Entry { head, tail, cold, stats: DstStats::default() };
         // Reads the host's current settings, not those with which the caller entered the host,
-        // because the route entry may have a newer generation.
+        // because the route entry may belong to a generation that began after that.
         let counting = self.sysctls().dst_ref.counting();
         cx.count(Counter::DstAllocs, 1);
         DstOwner::new(&self.rcu, self.dst_layout.into(), counting, entry)

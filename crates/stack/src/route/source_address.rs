@@ -5,8 +5,9 @@
 //! `ipv6_dev_get_saddr`, `inet_select_addr`.
 //!
 //! The candidates are the addresses of the outgoing device (RFC 6724 §4), so rule 5 never
-//! distinguishes two of them. Rule 4 concerns mobile hosts, which this stack does not implement.
-//! The policy table is the default one of RFC 6724 §2.1.
+//! distinguishes two of them. Rule 5.5, which needs the router that announced each prefix, is left
+//! out. Rule 4 concerns mobile hosts, which this stack does not implement. The policy table is the
+//! default one of RFC 6724 §2.1.
 //!
 //! Not here: the order of several destination addresses, which is up to the application.
 
@@ -129,7 +130,7 @@ mod tests {
         chosen.map_or_else(String::new, |ip| ip.to_string())
     }
 
-    /// The examples of RFC 6724 §10.1.
+    /// Examples of RFC 6724 §10.1.
     #[test]
     fn the_examples_of_rfc_6724_select_the_expected_source() {
         let addresses = ["2001:db8:1::1/64", "fe80::1/64"];
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(
             chosen(&fib, "10.1.0.9"),
             "10.0.0.1",
-            "the oldest IPv4 address is not selected for another destination"
+            "the selected IPv4 address is not the oldest of the device"
         );
     }
 }

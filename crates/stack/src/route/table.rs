@@ -1,13 +1,13 @@
 //! The forwarding table of a host, which changes replace while other threads read it.
 //!
-//! Below: [`Fib`], an immutable table. Above: `Router`, whose callers look routes up in a read
+//! Below: [`Fib`], an immutable table. Above: `Router`, whose callers look routes up in an RCU read
 //! section. Linux: `fib_table_insert`, `rt_cache_flush`.
 //!
-//! A change builds a new table, which shares with the old one all nodes except those above the
-//! changed prefix. The new table replaces the old one; then a new **generation** begins. A reader
-//! that loads the generation first and the table second may combine an old generation with a new
-//! table, but never a new generation with an old table. A route entry (dst) made from an old
-//! generation and a new table counts as stale and is made again.
+//! A change builds a new table, which shares with the old one all nodes except those between the
+//! root and the changed prefix. The new table replaces the old one; then a new **generation**
+//! begins. A reader that loads the generation first and the table second may combine an old
+//! generation with a new table, but never a new generation with an old table. A route entry (dst)
+//! made from an old generation and a new table counts as stale and is made again.
 //!
 //! Not here: the route entries made from the table (`route::input`, `route::output`), which the
 //! host removes after a change.
@@ -80,7 +80,7 @@ impl RouteTable {
         Ok(())
     }
 
-    /// Starts a new generation of the same routes.
+    /// Starts a new generation.
     pub(crate) fn bump(&self) {
         self.generation.begin();
     }

@@ -7,9 +7,10 @@
 //! the socket (`backlog`, `work`). Process context, a socket call, enters in `call`. Linux:
 //! `tcp_v4_rcv`, `release_sock`, `tcp_release_cb`.
 //!
-//! After every change of the `Tcb`, [`StreamState::settle`] (`settle`) brings the rest of the
-//! connection up to date: it transmits segments, arms the timer, removes a closed connection from
-//! the tables, charges memory, and publishes readiness (`readiness`).
+//! After the `Tcb` has changed, at the latest at the end of a batch of packets or of a call,
+//! [`StreamState::settle`] (`settle`) brings the rest of the connection up to date: it transmits
+//! segments, arms the timer, removes a closed connection from the tables, charges memory, and
+//! publishes readiness (`readiness`).
 
 use std::{
     boxed::Box,
@@ -75,11 +76,12 @@ const DEFERRED_ICMP: u8 = 1 << 2;
 /// A device has completed packets, so TCP Small Queues may admit more segments: `TCP_TSQ_DEFERRED`.
 const DEFERRED_TSQ: u8 = 1 << 3;
 
-/// The packet caches must be trimmed. If no other bit is set, nothing else is done.
+/// Memory must be reclaimed (`Tcb::reclaim_memory`). If no other bit is set, `settle` runs only if
+/// data was dropped.
 const DEFERRED_TRIM: u8 = 1 << 4;
 
-/// Bytes that the backlog may hold beyond the sizes of the socket's buffers. Linux:
-/// `tcp_add_backlog` adds 64 KB for headers and ACKs.
+/// Headroom of the backlog, added to the limit that follows from the socket's buffers. Linux:
+/// `tcp_add_backlog` adds 64 KB, because only the owner can prune the queues of the socket.
 const BACKLOG_EXTRA_BYTES: u32 = 64 * 1024;
 
 /// Maximum number of ICMP messages that wait for the owner of the socket. Further ones are dropped.
@@ -108,9 +110,9 @@ pub(crate) struct RouterAdvice {
 /// | cache lines | written by | read by |
 /// |---|---|---|
 /// | 0, 1 | no thread in the steady state | softirq: lookup, early demux; every call |
-/// | 2, `Published` | the owner, at the end of its work | softirq: backlog limit; waiting threads |
+/// | 2, `Published` | mostly the owner, at the end of its work | softirq; waiting threads |
 /// | 3, lock word, backlog | threads that take the lock or leave work to its owner | the same |
-/// | from 4 on | the owner; the fields after the lock: threads that wait or drop packets | the same |
+/// | from 4 on | the owner; the fields after the lock: all threads | the same |
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Connection {
@@ -158,8 +160,8 @@ struct Published {
     /// Whether our FIN is queued or sent, and not acknowledged: FIN-WAIT-1, CLOSING, LAST-ACK.
     /// Written under the lock.
     finishing: AtomicBool,
-    /// Whether an event loop must learn of data behind data that is already readable. Written by
-    /// the loop, read under the lock. Relaxed: the loop passes the lock after it has registered.
+    /// Whether an event loop is notified of data that arrives behind readable data. Written by the
+    /// loop, read under the lock. Relaxed: the loop passes the lock after it has registered.
     watched: AtomicBool,
     /// Maximum bytes in the backlog: a limit derived from the buffers, minus unread data. Relaxed:
     /// a limit orders nothing.
@@ -202,8 +204,7 @@ pub(crate) struct StreamState {
     permit: Option<Box<SourcePermit>>,
     /// Listener that counts this connection while its handshake has not completed.
     early: Option<Weak<Listener>>,
-    /// Whether the handshake will have a result of Fast Open that is recorded for later
-    /// connections.
+    /// Whether the result of Fast Open in this handshake is to be recorded for later connections.
     records_fast_open: bool,
     /// Whether the connection tries Fast Open again after a suspected black hole (Linux:
     /// `tcp_fastopen_active_disable`).
@@ -390,7 +391,8 @@ impl Connection {
     }
 
     /// Returns the core that processes this connection's packets: with RFS, the home core
-    /// ([`Cx::home`]) of the thread that made the last call on the connection.
+    /// ([`Cx::home`]) of the thread that made the last call on the connection; otherwise
+    /// [`core`](Self::core).
     #[must_use]
     pub fn polled_core(&self, net: &Net) -> CoreId {
         if !net.rfs_needed() {
@@ -409,9 +411,8 @@ impl Connection {
     }
 
     /// Starts a socket: `register` inserts it into the tables; then its first segments, which are
-    /// already in `cx.out`, are transmitted. The thread owns the socket from before the
-    /// registration on, so that packets that arrive before these segments are sent wait in the
-    /// backlog.
+    /// already in `cx.out`, are transmitted. The thread takes the socket before the registration,
+    /// so that packets that arrive before these segments are sent wait in the backlog.
     pub(super) fn begin(
         &self,
         net: &Net,
@@ -442,7 +443,7 @@ impl Connection {
         }
     }
 
-    /// Records that the result of Fast Open must be recorded after the handshake. Must be called
+    /// Makes the connection record the result of Fast Open after the handshake. Must be called
     /// before `begin`.
     pub(super) fn set_records_fast_open(&self, retries_fast_open: bool) {
         let mut state = self.lock.own();
@@ -463,9 +464,10 @@ impl Connection {
         self.published.armed.covers(deadline)
     }
 
-    /// Arms a timer for `deadline` on the core that receives the connection's packets. Differs from
-    /// Linux, where the CPU that arms a timer runs it. When the flow moves to another core, timers
-    /// that are already armed still fire on the old core; later ones are armed on the new core.
+    /// Arms a timer for `deadline` on the core that receives the connection's packets, unless an
+    /// armed timer fires no later. Differs from Linux, where the CPU that arms a timer runs it.
+    /// When the flow moves to another core, timers that are already armed still fire on the old
+    /// core; later ones are armed on the new core.
     #[inline]
     pub(super) fn arm(&self, net: &Net, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
@@ -504,8 +506,8 @@ impl StreamState {
         due
     }
 
-    /// Reads the clock, and ensures that neither `now` nor the latest time of the socket runs
-    /// backwards.
+    /// Reads the clock if `now` may be stale, and ensures that neither `now` nor the latest time of
+    /// the socket runs backwards.
     #[inline]
     pub(super) fn sync_clock(&mut self, cx: &mut Cx) {
         cx.refresh_clock();

@@ -1,10 +1,10 @@
-//! State shared by the sockets of one core: the timer wheel, and the list of connections that may
-//! send again.
+//! State shared by the sockets of one core: the timer wheel, and the list of sockets that may send
+//! again.
 //!
 //! Above: a turn of the core (`turn::turn`: one pass of its softirq work), which expires the timers
-//! and resumes the connections in the list. Below: connections, requests and TIME-WAIT sockets,
-//! which arm timers, and completions of packets, which add to the list. Linux: the per-CPU timer
-//! base, `struct tsq_tasklet`; `mod_timer`, `timer_delete`, `__run_timers`.
+//! and resumes the sockets in the list. Below: the owners of timers (`TimerEntry`), and completions
+//! of packets, which add to the list. Linux: the per-CPU timer base, `struct tsq_tasklet`;
+//! `mod_timer`, `timer_delete`, `__run_timers`.
 //!
 //! Not here: which thread runs the core (`core`).
 
@@ -82,14 +82,14 @@ impl CoreSockets {
             let key = timers.insert(deadline, entry);
             (key, self.publish_next_timer(&timers))
         };
-        // A worker sleeps until the next time of the wheel, so that time is compared. The exact
+        // A worker sleeps until the next time of the wheel, and this time is compared. The exact
         // deadline is earlier, and a comparison with it would cause needless wakeups.
         self.attendance.wake_before(next.as_nanos());
         TimerHandle { core: self.core, key }
     }
 
-    /// Removes a timer that has not fired from the wheel. A worker that sleeps until that time
-    /// wakes up once without work. Any context may call this.
+    /// Removes from the wheel a timer that has not fired. A worker that sleeps until the time of
+    /// the timer wakes up once without work. Any context may call this.
     pub(crate) fn disarm(&self, handle: TimerHandle) {
         debug_assert_eq!(handle.core, self.core);
         let removed = {

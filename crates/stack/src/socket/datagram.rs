@@ -9,7 +9,7 @@
 //! (`softirq`). If no thread owns the socket, the datagrams are queued at once, under a single
 //! acquisition of the lock, and readers are woken once; otherwise a datagram goes to the backlog
 //! and other work becomes a DEFERRED bit. Process context owns the socket for a call (`call`). A
-//! receive takes datagrams under the lock and copies them after it has released the lock. A send
+//! receive takes datagrams under the lock and, unless it peeks, copies them without it. A send
 //! builds packets in the calling thread, and passes consecutive packets with one route entry (dst)
 //! to the device as one list.
 //!
@@ -20,15 +20,15 @@
 //!
 //! A ping socket (`SOCK_DGRAM` with `IPPROTO_ICMP` or `IPPROTO_ICMPV6`) differs from a UDP socket
 //! in its header: the application writes the ICMP header, and the identifier takes the place of the
-//! port. Its sockets have a table of their own, because the numbers are independent.
+//! port. Ping sockets have a table of their own, because identifiers and ports are independent.
 //!
 //! Invariant: `ReceiveQueue::rmem` is the sum of the `truesize` of the datagrams in the receive
 //! queue, and the charged pages cover this sum.
 //!
-//! Differs from Linux in two points. Linux has a separate lock for the receive queue; here the
-//! socket lock protects it. Linux verifies a UDP checksum while it copies the data, unless the
-//! socket has a filter; this stack verifies every checksum on arrival, so that a corrupt datagram
-//! never makes a socket readable.
+//! Differs from Linux: Linux has a separate lock for the receive queue; here the socket lock
+//! protects it. Linux verifies a UDP checksum while it copies the data, unless the socket has a
+//! filter; this stack verifies every checksum on arrival, so that a corrupt datagram never makes a
+//! socket readable.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -45,7 +45,7 @@ use sync::{
     Conditions, EventCount, NewlyReady, RcuCell, SocketLock, Watch, WatchKey, Watchers,
     epoch::Section,
 };
-use tcp::Readiness;
+use tcp::{FourTuple, Readiness};
 
 use super::{
     BusyPoll,
@@ -68,11 +68,12 @@ use crate::{
     transmit::dst::DstHandle,
 };
 use flags::DatagramFlags;
-use groups::Membership;
+use groups::Joined;
 use queue::ReceiveQueue;
 pub use recv::{ReceiveMessage, Received};
 pub use report::{ErrorOrigin, QueuedError};
 pub use send::{SendControl, SendMessage};
+pub use source_filter::SourceChange;
 use target::Lookup;
 
 mod bind;
@@ -86,6 +87,7 @@ mod recv;
 pub(crate) mod report;
 mod send;
 mod softirq;
+pub(crate) mod source_filter;
 pub(crate) mod table;
 mod target;
 
@@ -111,13 +113,13 @@ pub enum SocketKind {
 pub struct DatagramSocket {
     /// Protocol. Never changes.
     kind: SocketKind,
-    /// Family, with which the application sees addresses. Never changes.
+    /// Family, which determines how the application sees addresses. Never changes.
     family: Family,
     /// Core of the socket: selects the transmit queue, and resumes the socket after completions.
     core: CoreId,
     /// Core that received the socket's last datagrams. Relaxed: a hint.
     incoming: AtomicU16,
-    /// Packet memory of this socket in devices that complete later.
+    /// Accounting of this socket's packets that have not completed.
     wmem: Arc<Wmem>,
     /// Input route entry (dst) for later datagrams, while the socket is connected. Written by the
     /// owner of the lock.
@@ -125,15 +127,15 @@ pub struct DatagramSocket {
     /// Options that softirq context and every send read without the lock.
     flags: DatagramFlags,
     /// Multicast groups that the socket has joined.
-    memberships: RcuCell<Vec<Membership>>,
-    /// Options shared with connections, read without the lock.
+    memberships: RcuCell<Vec<Joined>>,
+    /// Options that connections have, too, read without the lock.
     settings: SharedSettings,
     /// All options as set. This lock is held during a call that reads or sets an option.
     kept: Mutex<SocketSettings>,
     /// `Readiness` bits. Written under the lock, read by waiting threads without it.
     ready: Conditions,
-    /// Whether an event loop must learn of datagrams behind others. Written by the loop, read under
-    /// the lock. Relaxed: the loop passes the lock after it has registered.
+    /// Whether an event loop is notified of datagrams that arrive behind others. Written by the
+    /// loop, read under the lock. Relaxed: the loop passes the lock after it has registered.
     watched: AtomicBool,
     /// Maximum bytes in the backlog: the free space in the receive buffer when the state was last
     /// published. Relaxed: a limit orders nothing.
@@ -177,11 +179,14 @@ struct DatagramState {
     error: Option<Errno>,
     /// Reports of `IP_RECVERR`, oldest first: at most [`report::ERRORS_MAX`].
     errors: Vec<QueuedError>,
-    /// Route entry (dst) of the last destination, if the destination was used twice in a row or the
-    /// socket is connected.
+    /// Route entry (dst) of the destination that the first message of the last send named. Cached
+    /// only for the peer, and for a destination that the first message of the send before named,
+    /// too.
     dst: Option<DatagramDst>,
     /// Lookup of the last destination for which no valid route entry was cached.
     last_lookup: Option<Lookup>,
+    /// Four-tuple of the last message, with its hash.
+    last_flow: Option<(FourTuple, u32)>,
     /// IPv4 identification of the next datagram while the socket is connected (Linux: `inet_id`).
     ip_id: u16,
     /// Bits of `ready` whose waiting threads have not been woken yet.
@@ -260,6 +265,7 @@ impl DatagramSocket {
                 errors: Vec::new(),
                 dst: None,
                 last_lookup: None,
+                last_flow: None,
                 ip_id: 0,
                 newly_ready: NewlyReady::default(),
                 drops: 0,
@@ -320,8 +326,8 @@ impl DatagramSocket {
         &self.watchers
     }
 
-    /// Registers an event loop, as [`Connection::watch`](super::Connection::watch): it is called
-    /// for every batch of datagrams.
+    /// Registers an event loop, as [`Connection::watch`](super::Connection::watch). `watch` is
+    /// called for every batch of datagrams.
     pub fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
         let added = self.watchers.add(key, watch);
         self.watched.store(true, Ordering::Relaxed);
@@ -329,7 +335,8 @@ impl DatagramSocket {
         added
     }
 
-    /// Records that a send has found no space, so that space is news. Under the lock.
+    /// Records that a send has found no space, so that waiting threads are notified of space. Under
+    /// the lock.
     #[cold]
     fn note_full(&self) {
         self.ready.retract(Readiness::WRITE.bits());
@@ -420,8 +427,8 @@ impl DatagramState {
         socket.wmem.bytes() <= limit || !socket.wmem.throttle(cx.sysctls().tsq_protocol, limit)
     }
 
-    /// Charges pages for the receive queue, which has grown by one datagram. Returns false, and
-    /// charges nothing, if the host has no more pages for datagrams.
+    /// Charges pages for the receive queue, which is about to grow to `rmem` bytes. Returns false,
+    /// and charges nothing, if the host has no more pages for datagrams.
     #[inline]
     fn charge(&mut self, cx: &Cx, rmem: u32) -> bool {
         let more = i64::from(rmem.div_ceil(PAGE_BYTES)) - self.charged_pages;

@@ -55,7 +55,8 @@ pub(crate) struct FlowName {
     pub(crate) tuple: FourTuple,
     /// Hash of the tuple ([`Demux::hash`]).
     pub(crate) hash: u32,
-    /// Core of the flow, which runs its timers and sends its packets.
+    /// Home core of the flow: selects the transmit queue, and runs the timers (those of a
+    /// connection until packets arrive on another core).
     pub(crate) core: CoreId,
     /// Device that has brought an intercepted flow, and by which the answers leave; `None` for a
     /// flow of the host's own addresses (`socket::flows`).
@@ -180,7 +181,7 @@ impl Demux {
     }
 
     /// Like `insert`, for a local end chosen by the application; `EADDRINUSE` when another socket
-    /// owns it.
+    /// owns it and does not share it.
     pub(crate) fn insert_bound(
         &self,
         hash: u32,
@@ -308,7 +309,8 @@ impl Demux {
         self.listeners.for_each(rcu, |_, on_port| on_port.iter().for_each(&mut visit));
     }
 
-    /// Registers a listener; `EADDRINUSE` when another socket owns the address and port.
+    /// Registers a listener; `EADDRINUSE` when another socket owns the address and port and does
+    /// not share them.
     pub(crate) fn listen(&self, rcu: &Reader, listener: &Arc<Listener>) -> Result<(), Errno> {
         let _binding = self.bind();
         if self.is_in_use(listener.address(), listener.flags(), &rcu.pin()) {
@@ -438,8 +440,8 @@ pub(super) fn choose<S: OnPort>(on_port: &[S], ip: IpAddr, hash: u32, core: Core
 }
 
 /// Returns the socket bound to the address `ip`; with `dual`, only a socket for both families. Of
-/// several sockets, `hash` selects one if they have set `SO_REUSEPORT`; otherwise the first is
-/// returned.
+/// several sockets, `hash` selects one if they have set `SO_REUSEPORT`, among those that prefer
+/// `core` if there are any; otherwise the first is returned.
 fn member<S: OnPort>(
     on_port: &[S],
     (ip, dual): (IpAddr, bool),

@@ -1,8 +1,8 @@
 //! Address family of a socket, and the addresses that its application sees.
 //!
 //! Above: `connect`, `listen`, the calls of datagram sockets that name or return an address. Below:
-//! the tables of connections and listeners, which hold canonical addresses only (`canonical`). RFC
-//! 3493 §3.7 and §5.3; Linux: `ipv6_only_sock`, `ipv6_mapped`.
+//! the tables of sockets, which hold canonical addresses only (`canonical`).
+//! RFC 3493 §3.7 and §5.3; Linux: `ipv6_only_sock`, `ipv6_mapped`.
 //!
 //! An IPv6 socket reaches IPv4 peers by v4-mapped addresses (::ffff:192.0.2.1). Inside the stack
 //! such a connection **is** an IPv4 connection: its four-tuple holds IPv4 addresses, so that it has
@@ -91,7 +91,7 @@ pub(crate) const fn needs_scope(ip: Ipv6Addr) -> bool {
 }
 
 /// Returns the form of `end` that the tables use: a v4-mapped address becomes an IPv4 address, only
-/// a link-local address keeps its scope, and the flow label is removed.
+/// a link-local unicast address keeps its scope, and the flow label is removed.
 ///
 /// # Errors
 /// `EINVAL` for a link-local address without its scope, as in Linux.

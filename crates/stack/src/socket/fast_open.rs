@@ -2,8 +2,8 @@
 //! paths that drop Fast Open segments.
 //!
 //! Below: `tcp::open::fast_open`, the protocol. Above: `connection::connect`, which queries this
-//! state, and connections, which report results. RFC 7413 §4.1.3; Linux: tcp_fastopen_cache_get,
-//! tcp_fastopen_active_disable.
+//! state, connections, which report results, and `listener::early`, which uses the keys.
+//! RFC 7413 §4.1.3; Linux: tcp_fastopen_cache_get, tcp_fastopen_active_disable.
 
 use std::{
     collections::BTreeMap,
@@ -83,7 +83,7 @@ struct Blackhole {
 pub(crate) struct FastOpenMemory {
     /// Key of cookies unless `tcp_fastopen_key` specifies another.
     secret: HashKey,
-    /// Cached servers. Locked only by connects and handshakes with Fast Open.
+    /// Cached servers. Locked only by connects and handshakes with Fast Open, and by a flush.
     servers: Mutex<BTreeMap<IpAddr, Server>>,
     blackhole: Mutex<Blackhole>,
 }

@@ -1,10 +1,11 @@
 //! Passive opens: the listener with its SYN queue and accept queue.
 //!
 //! A SYN becomes a small request in the established table. The third segment turns the request into
-//! a connection, which waits in the accept queue. Both queues are bounded by the backlog of
-//! `listen` (and `net.core.somaxconn`), the SYN queue also by `net.ipv4.tcp_max_syn_backlog`. When
-//! the SYN queue is full, SYNs are answered with cookies (`net.ipv4.tcp_syncookies`), which need no
-//! state. Linux: net/ipv4/inet_connection_sock.c, tcp_conn_request.
+//! a connection, which waits in the accept queue. Fast Open makes the connection at once (`early`).
+//! Both queues are bounded by the backlog of `listen` (and `net.core.somaxconn`), the SYN queue
+//! also by `net.ipv4.tcp_max_syn_backlog`. When the SYN queue is full, SYNs are answered with
+//! cookies (`net.ipv4.tcp_syncookies`), which need no state. Linux:
+//! net/ipv4/inet_connection_sock.c, tcp_conn_request.
 //!
 //! Not here: selection of the listener of a segment (`demux`), requests (`request`, `syn_queue`),
 //! the limit per source address (`source_limit`).
@@ -247,9 +248,9 @@ impl Listener {
         &self.acceptors
     }
 
-    /// Returns the tasks and event loops that the listener notifies of every connection. The caller
-    /// that has registered calls [`sync_with_owner`](Self::sync_with_owner) and then checks
-    /// [`readiness`](Self::readiness).
+    /// Returns the registry of the tasks and event loops that the listener notifies of every
+    /// connection. A caller that has registered calls [`sync_with_owner`](Self::sync_with_owner)
+    /// and then checks [`readiness`](Self::readiness).
     #[must_use]
     pub const fn watchers(&self) -> &Watchers {
         &self.watchers
@@ -330,7 +331,7 @@ impl Listener {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Queues an established connection for `accept`.
+    /// Queues a connection for `accept`; resets it if the listener is closed.
     pub(super) fn offer(&self, net: &Net, cx: &mut Cx, socket: Arc<Connection>) {
         let refused = {
             let mut queue = self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner);

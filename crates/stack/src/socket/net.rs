@@ -35,6 +35,7 @@ use super::{
 };
 use crate::{
     base::{
+        counters::Counter,
         errno::Errno,
         ids::{CoreId, DeviceIndex},
     },
@@ -87,7 +88,7 @@ pub struct Net {
     pub(crate) ports: PortSelector,
     pub(crate) icmp_limiter: IcmpLimiter,
     pub(crate) ip_ids: IpIds,
-    /// Packet memory, which all hosts of a process share. Used for its counters.
+    /// Packet memory, which all hosts of a process or simulation share. Used for its counters.
     pub(crate) packets: pkt::Domain,
     /// Connections in TIME-WAIT, bounded by `tcp_max_tw_buckets`.
     pub(crate) time_waits: AtomicUsize,
@@ -119,7 +120,7 @@ impl Deref for Net {
 
 impl Upper for Net {
     fn arm(&self, entry: Weak<NeighborEntry>, at: Instant) {
-        // The timer is armed on the first core, because neighbor discovery is not a data path.
+        // The timer is armed on the first core, because neighbor discovery is not on the data path.
         let _ = self.core_sockets(CoreId(0)).arm(at, TimerEntry::Neighbor(entry));
     }
 
@@ -256,6 +257,18 @@ impl Net {
         self.demux.established_len()
     }
 
+    /// Returns whether a further connection would exceed `tcp_max_connections`, and counts the
+    /// refusal then. Connections that begin on several cores at the same time may exceed the limit
+    /// by as many.
+    pub(crate) fn connections_full(&self, cx: &Cx) -> bool {
+        let limit = cx.sysctls().tcp_max_connections as usize;
+        let full = limit != 0 && self.demux.established_len() >= limit;
+        if full {
+            cx.count(Counter::TcpConnectionLimit, 1);
+        }
+        full
+    }
+
     pub(crate) const fn demux(&self) -> &Demux {
         &self.demux
     }
@@ -272,7 +285,8 @@ impl Net {
         &self.ports
     }
 
-    /// Removes cached metrics of peers: the cookies of Fast Open (`ip tcp_metrics flush all`).
+    /// Removes cached metrics of peers: cookies, MSS and lost SYNs of Fast Open (`ip tcp_metrics
+    /// flush all`).
     pub fn flush_tcp_metrics(&self) {
         self.fast_open.forget();
     }
@@ -309,9 +323,10 @@ impl Net {
         &self.runners[usize::from(id.0)]
     }
 
-    /// Returns the core for the timers and the TSQ list of a new connection: in softirq context the
-    /// running core, which has received the first packet, and in process context the core that the
-    /// flow's hash selects.
+    /// Returns the core of a flow that has no connection yet: in softirq context the running core,
+    /// which has received the packet, and in process context the core that the flow's hash selects.
+    /// This core becomes the home core of a passive connection, and selects among sockets that
+    /// share a port (`SO_INCOMING_CPU`).
     pub(crate) fn core_for(&self, cx: &Cx, hash: u32) -> CoreId {
         cx.running().unwrap_or_else(|| self.core_of_flow(hash))
     }

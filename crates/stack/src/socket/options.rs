@@ -6,10 +6,10 @@
 //!
 //! `table.rs` has one row for each option: its name, level, number and form, the socket states that
 //! allow it, the check of its value, and the places that keep it. `value.rs` turns bytes into an
-//! [`OptionValue`] and back, with Linux's lengths. A socket without a connection (fresh, bound or
-//! listening) keeps its options in a [`SocketSettings`], which a listener copies to each of its
-//! connections; a connection keeps them in its `Tcb` and its socket. Both check values by the same
-//! functions (`check.rs`): Linux's bounds, clamping and errors.
+//! [`OptionValue`] and back, with Linux's lengths. A stream socket without a connection (fresh,
+//! bound or listening) and a datagram socket keep their options in a [`SocketSettings`], which a
+//! listener copies to each of its connections; a connection keeps them in its `Tcb` and its socket.
+//! Both check values by the same functions (`check.rs`): Linux's bounds, clamping and errors.
 //!
 //! Options that Linux does not have belong to the level [`SOL_QUIETLINE`], which no protocol of
 //! Linux uses.
@@ -171,6 +171,23 @@ impl SocketOption {
             .iter()
             .copied()
             .find(|option| (option.level(), option.number()) == (level, number))
+    }
+
+    /// Fails with `ENOPROTOOPT` if sockets of the family do not have the option, as setsockopt(2):
+    /// an IPv4 socket has no options of IPv6.
+    ///
+    /// # Errors
+    /// `ENOPROTOOPT`.
+    pub const fn check_set(self, is_v6: bool) -> Result<(), Errno> {
+        if is_v6 || self.level() != IPPROTO_IPV6 { Ok(()) } else { Err(Errno::ENOPROTOOPT) }
+    }
+
+    /// As [`check_set`](Self::check_set), for getsockopt(2), which has another error in Linux.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`.
+    pub const fn check_get(self, is_v6: bool) -> Result<(), Errno> {
+        if is_v6 || self.level() != IPPROTO_IPV6 { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
     }
 
     /// Fails with `EINVAL` unless the option can be set in `state`.

@@ -11,7 +11,8 @@ use crate::{
 };
 
 impl Net {
-    /// Answers `header` with a reset (RFC 9293 §3.10.7.1) and drops the segment that caused it.
+    /// Answers a segment with the header `header` and the payload `packet` with a reset
+    /// (RFC 9293 §3.10.7.1), unless the segment is itself a reset, and drops `packet`.
     pub(crate) fn reply_with_reset(
         &self,
         cx: &mut Cx,

@@ -1,5 +1,5 @@
 //! Arguments that all receive steps share ([`Rx`]), and batching: consecutive packets of one
-//! connection, or consecutive datagrams of one socket, are completed together.
+//! connection, or consecutive datagrams of one socket, are flushed together.
 //!
 //! Above: the steps of the receive path, from the poll of a device queue to the connection. Below:
 //! the connection.
@@ -32,6 +32,9 @@ pub(crate) struct Rx<'a, 's> {
     pub(crate) flow: Flow<'s>,
     /// Datagrams not yet delivered.
     datagrams: Option<Datagrams<'s>>,
+    /// Connected datagram socket of the last flow, if early demux has found it in this poll and has
+    /// [noted](Flow::note_header) the header of its datagram.
+    connected: Option<&'s DatagramSocket>,
 }
 
 /// Consecutive datagrams of one socket. They are delivered together.
@@ -50,7 +53,8 @@ impl<'a, 's> Rx<'a, 's> {
         rcu: &'s Section<'s>,
         last_flow: &'s mut LastFlow,
     ) -> Self {
-        Self { net, cx, rcu, flow: Flow::new(last_flow), datagrams: None }
+        let flow = Flow::new(last_flow);
+        Self { net, cx, rcu, flow, datagrams: None, connected: None }
     }
 
     /// Returns the hash of `tuple` in the tables of the host.
@@ -92,8 +96,8 @@ impl<'a, 's> Rx<'a, 's> {
         }
     }
 
-    /// Makes `socket` the current connection. If another connection was current, flushes it first
-    /// ([`flush`](Self::flush)).
+    /// Makes `socket` the current connection. If it was not current, first flushes the previous
+    /// connection and the collected datagrams ([`flush`](Self::flush)).
     pub(crate) fn switch_to(&mut self, socket: &'s Connection) {
         if self.flow.socket.is_some_and(|current| core::ptr::eq(current, socket)) {
             return;
@@ -103,6 +107,28 @@ impl<'a, 's> Rx<'a, 's> {
         self.flow.foreign = here != socket.core();
         socket.note_incoming(here);
         self.flow.socket = Some(socket);
+    }
+
+    /// Returns the connected socket of a datagram. Its four-tuple is `tuple`, or that of the last
+    /// flow if its header repeats the one that was noted last.
+    #[inline]
+    pub(crate) fn connected<const V4: bool>(
+        &mut self,
+        header: &IpHeader,
+        repeats: bool,
+        packet: &Packet,
+        tuple: impl FnOnce() -> Option<FourTuple>,
+    ) -> Option<&'s DatagramSocket> {
+        // A header of UDP is noted only here, so that the socket is that of the last flow.
+        if repeats && self.connected.is_some() {
+            return self.connected;
+        }
+        let tuple = tuple()?;
+        let hash = self.hash(&tuple);
+        let found = self.net.datagrams().connected(hash, &tuple, self.rcu)?;
+        self.flow.note_header::<V4>(header, packet);
+        self.connected = Some(found);
+        self.connected
     }
 
     /// Adds a datagram, whose headers were removed, for `socket`. The datagram is delivered by the
@@ -221,8 +247,9 @@ impl KnownFlow {
     }
 }
 
-/// Consecutive packets of one connection in a poll. They cause one output, one decision about an
-/// ACK and one wake-up. The read section of the poll keeps the connection alive.
+/// Consecutive packets of one connection in a poll. They cause one output (besides resets and
+/// duplicate ACKs), one decision about an ACK and one wake-up. The read section of the poll keeps
+/// the connection alive.
 #[derive(Debug)]
 pub(crate) struct Flow<'s> {
     socket: Option<&'s Connection>,
@@ -242,7 +269,7 @@ impl<'s> Flow<'s> {
     }
 
     /// Returns the IP header of `packet`, if the headers of `packet` match those of the previous
-    /// packet of the last flow.
+    /// packet of the last flow, a connection or a connected datagram socket.
     #[inline]
     pub(crate) fn repeated_header<const V4: bool>(&self, packet: &Packet) -> Option<IpHeader> {
         let last = self.last_flow.0.as_ref()?;
@@ -278,7 +305,7 @@ impl<'s> Flow<'s> {
     }
 
     /// Notes whether the next packet is the last of its poll. The delivery of the last packet
-    /// flushes its connection.
+    /// flushes its connection, unless a thread owns the connection.
     pub(crate) const fn set_last(&mut self, last: bool) {
         self.last = last;
     }

@@ -29,7 +29,7 @@ pub(crate) struct TimeWaitSocket {
     /// Flags that allow other sockets to bind the local address and port.
     bind: BindFlags,
     this: Weak<Self>,
-    /// Protocol state. Locked for one segment or timer only.
+    /// Protocol state. Locked only for one segment, timer or active open at a time.
     time_wait: Mutex<TimeWait>,
     done: AtomicBool,
     /// Entry in the timer wheel, encoded by `TimerHandle::to_bits`; [`NOT_ARMED`] for none. Arming

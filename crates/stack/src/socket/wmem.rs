@@ -1,10 +1,10 @@
-//! `sk_wmem_alloc`: memory of a socket's packets that were passed below TCP and have not completed,
-//! and resumption of the sender when they complete.
+//! `sk_wmem_alloc`: memory of a socket's packets that were passed to IP and have not completed, and
+//! resumption of the sender when they complete.
 //!
 //! Above: `settle` (which sends the output of a connection) and `datagram::send`; both charge the
 //! packets that they pass on. Below: devices and qdiscs, which complete packets on any core. A
-//! completion accesses only atomics and the list of the socket's core, because its caller may hold
-//! any lock. Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
+//! completion accesses only atomics, the list of the socket's core and the wakeup of its worker,
+//! because its caller may hold any lock. Linux: `sock_wfree`, `tcp_wfree`, `tcp_tasklet_func`.
 //!
 //! Differs from Linux: the list belongs to the socket's core, not to the completing core, so that
 //! the core that completes packets does not send for all sockets. A datagram socket also resumes
@@ -86,41 +86,39 @@ impl Wmem {
         self.queue.bytes()
     }
 
-    /// Charges the data packets in `list` to the socket until their device completes them. Bare
-    /// ACKs are not charged, so they neither hold data back nor cause wakeups.
+    /// Charges the data packets in `list` to the socket until their device completes them. Segments
+    /// without data are not charged, so ACKs neither hold data back nor cause wakeups.
     ///
     /// A packet's charge never changes: the destructor subtracts exactly the bytes added here.
-    pub(super) fn charge(this: &Arc<Self>, list: &mut PacketList) {
-        let mut packets = core::mem::take(list);
+    pub(super) fn charge(this: &Arc<Self>, list: PacketList) -> PacketList {
         let mut bytes = 0;
-        while let Some(mut packet) = packets.pop_front() {
+        let list = list.changed(|packet| {
             let header = packet.linear().get(12).map_or(0, |offset| usize::from(offset >> 4) * 4);
             if packet.len() > header {
                 bytes += packet.truesize();
                 packet.set_owner(Arc::clone(this) as Arc<dyn PacketOwner>);
             }
-            list.push_back(packet);
-        }
+        });
         // The bytes of all packets are charged at once, before the caller passes the first one on.
         // No packet can therefore complete before it is charged.
         if bytes > 0 {
             this.queue.charge(bytes);
         }
+        list
     }
 
     /// Charges every packet of `list` to the socket until their device completes them.
-    pub(super) fn charge_all(this: &Arc<Self>, list: &mut PacketList) {
-        let mut packets = core::mem::take(list);
+    pub(super) fn charge_all(this: &Arc<Self>, list: PacketList) -> PacketList {
         let mut bytes = 0;
-        while let Some(mut packet) = packets.pop_front() {
+        let list = list.changed(|packet| {
             bytes += packet.truesize();
             packet.set_owner(Arc::clone(this) as Arc<dyn PacketOwner>);
-            list.push_back(packet);
-        }
+        });
         // As in `charge`, before the caller passes the first packet on.
         if bytes > 0 {
             this.queue.charge(bytes);
         }
+        list
     }
 
     /// Records that the sender stops because more than `limit` bytes are uncompleted. Returns false

@@ -164,7 +164,7 @@ impl Codec<u32> for RoundedUp {
     }
 }
 
-/// Three thresholds of `tcp_mem`, in pages.
+/// Three thresholds of `tcp_mem` or `udp_mem`, in pages.
 pub(super) struct Pages;
 
 impl Pages {

@@ -7,10 +7,11 @@
 //!   net.quietline.dev.default.rps_cpus    all devices
 //! ```
 //!
-//! Linux keeps these settings in sysfs; the last word of the name is the same. The last write
-//! applies: a value for all devices or queues replaces the values of single ones, and a single one
-//! can get its own value afterwards. Before the host is built, any device may be named; building
-//! the host then rejects names of devices it does not have.
+//! Linux keeps many of these settings in sysfs, with the same last word of the name; the
+//! descriptions of the others name the counterpart. The last write applies: a value for all devices
+//! or queues replaces the values of single ones, and a single one can get its own value afterwards.
+//! Before the host is built, any device may be named; building the host then rejects names of
+//! devices it does not have.
 //!
 //! To add a setting, add its row to a table of `settings`. The data path reads it as
 //! `cx.sysctls().devices.of(index).field` or `….of(index).rx(queue).field`, and sees changes while

@@ -70,10 +70,11 @@ macro_rules! host_rows {
 // is set again in this order, each setting gets its saved value.
 host_rows! {
     /// Sets the settings that together reproduce the data path of a version of Linux: receive
-    /// contexts, references to route entries, the way out of receive offload, busy polling, TCP
-    /// Small Queues and packet recycling. docs/mechanisms.md lists the values. A setting that is
-    /// set later keeps its own value. While a host runs, a preset does not change
-    /// `net.quietline.dst_layout`. Set it to compare versions.
+    /// contexts, early demux, references to route entries, the way out of receive offload, busy
+    /// polling, TCP Small Queues, autocorking, ACKs for a backlog and packet recycling.
+    /// docs/mechanisms.md lists the values. A setting that is set later keeps its own value. While
+    /// a host runs, a preset does not change `net.quietline.dst_layout`. Set it to compare
+    /// versions.
     preset: Preset = Preset::Default, Presets WORDS, Lab, "net.quietline.preset";
     /// Time to live of sent IP packets, in hops. Raise it if destinations are more than 64 routers
     /// away; a socket overrides it with `IP_TTL`.
@@ -140,7 +141,7 @@ host_rows! {
     ipfrag_time: Duration = Duration::from_secs(30), Seconds 1..=INT_MAX, Operate, "net.ipv4.ipfrag_time";
     /// Largest number of fragments of one source that may arrive between two fragments of one of
     /// its datagrams. Beyond it, the identification counts as reused, and the earlier fragments are
-    /// dropped. 0: no limit. Raise it if the network reorders packets far.
+    /// dropped. 0: no limit. Raise it if more packets than that overtake a fragment.
     ipfrag_max_dist: u32 = 64, Number 0..=INT_MAX, Tune, "net.ipv4.ipfrag_max_dist";
     /// Hop limit of sent IPv6 packets, in hops. Raise it if destinations are more than 64 routers
     /// away; a socket overrides it with `IPV6_UNICAST_HOPS`.
@@ -169,14 +170,21 @@ host_rows! {
     bindv6only: bool = false, Switch 0..=1, Operate, "net.ipv6.bindv6only";
     /// Number of neighbor solicitations before an IPv6 address of an Ethernet device is used
     /// (RFC 4862 §5.4); they are `net.ipv6.neigh.default.retrans_time_ms` apart. An address that
-    /// another station has is refused. It is read when the host starts. Set 0, no probes, on links
-    /// where no address can be assigned twice: the host then starts a second or two sooner.
+    /// another station has is refused. It applies when the host starts and when an address is
+    /// added. Set 0, no probes, on links where no address can be assigned twice: the host then
+    /// starts a second or two sooner.
     dad_transmits: u32 = 1, Number 0..=10, Operate, "net.ipv6.conf.all.dad_transmits";
+    /// Adds a random number to the probes of an IPv6 address, by which the host recognizes a probe
+    /// that a loop in the link sends back (RFC 7527). 0: such a probe is taken for that of another
+    /// station, and the address is refused. Set 0 only if a station of the link does not bear the
+    /// option.
+    enhanced_dad: bool = true, Switch 0..=1, Operate, "net.ipv6.conf.all.enhanced_dad";
     /// Acceptance of router advertisements on Ethernet devices (RFC 4861, RFC 4862). 1: the host
     /// solicits routers when it starts, and takes a default route, prefixes and addresses from
     /// them; interface identifiers are stable and opaque (RFC 7217). 0: none of that. Differs from
     /// Linux, where the default is 1: a host that names its addresses gets no others. Set 1 on
-    /// links whose routers are trusted. It is read when the host starts.
+    /// links whose routers are trusted, before the host starts, because its start assigns
+    /// link-local addresses and solicits routers.
     accept_ra: bool = false, Switch 0..=1, Operate, "net.ipv6.conf.all.accept_ra";
     /// Temporary addresses in prefixes of routers, besides the stable one (RFC 8981). 0: none. 1:
     /// formed, but connections prefer the stable address. 2: connections prefer a temporary one.
@@ -189,8 +197,8 @@ host_rows! {
     /// change addresses more often.
     temp_prefered_lft: Duration = Duration::from_secs(86_400), Seconds 1..=INT_MAX, Tune, "net.ipv6.conf.all.temp_prefered_lft";
     /// Upper bound of the random time by which the preferred lifetime of a temporary address is
-    /// shortened, in seconds, so that the hosts of a link do not change addresses together. Set 0
-    /// to use each for the whole time.
+    /// shortened, in seconds and at most 0.4 of that lifetime, so that the hosts of a link do not
+    /// change addresses together. Set 0 to use each for the whole time.
     max_desync_factor: Duration = Duration::from_secs(600), Seconds 0..=INT_MAX, Tune, "net.ipv6.conf.all.max_desync_factor";
     /// First and last local port of connections that name none (RFC 6056). Widen it on clients that
     /// open many connections to one server.
@@ -208,14 +216,15 @@ host_rows! {
     /// Reference counting of route entries (dst). `cas_inc_not_zero`: packets over loopback hold a
     /// reference, taken by a loop of compare-and-swap. `rcuref`: the same with one atomic addition.
     /// `sharded`: the same, in a word for each CPU while the entry is in use for lookups. `noref`:
-    /// packets hold none. A change invalidates all cached routes. Change it to reproduce the costs
-    /// of older Linux versions.
+    /// packets hold none unless they are queued. A change invalidates all cached routes. Change it
+    /// to reproduce the costs of older Linux versions.
     dst_ref: DstRefMode = DstRefMode::Noref, DstRefModes WORDS, Lab, "net.quietline.dst_ref";
-    /// Source of the validity of a cached route entry, for each packet sent and received. `entry`:
-    /// the entry's own generation, as in Linux. `generation`: a copy of it beside the cached entry,
-    /// so that no packet reads a cache line that reference counting writes. A change invalidates
-    /// all cached routes. Set `entry` to measure `net.quietline.dst_layout`, which matters only if
-    /// packets read the entry.
+    /// Source of the validity of a route entry that a socket caches, for each packet that the
+    /// socket sends or processes. `entry`: the entry's own generation, as in Linux. `generation`: a
+    /// copy of it beside the cached entry, so that the socket reads no cache line that reference
+    /// counting writes. Early demux reads the entry in both cases. A change invalidates all cached
+    /// routes. Set `entry` to measure `net.quietline.dst_layout`, which matters most if sockets
+    /// read the entry.
     dst_check: DstCheck = DstCheck::Generation, DstChecks WORDS, Lab, "net.quietline.dst_check";
     /// Place of a route entry's reference count. `packed`: on the cache line that every packet
     /// reads. `padded`: on a line of its own. `filled`: on a line with fields that no packet reads.
@@ -229,7 +238,7 @@ host_rows! {
     /// Number of ARP probes before an address of an Ethernet device is used (RFC 5227, which says
     /// 3). An address that another station owns is refused; an address in use is announced and
     /// defended. 0: no probes and no announcements. Set it to 3 on links where addresses may be
-    /// assigned twice. It is read when the host starts.
+    /// assigned twice. It applies when the host starts and when an address is added.
     acd_probes: u32 = 0, Number 0..=10, Operate, "net.quietline.acd_probes";
     /// Unit of the pauses between ARP probes and announcements, in milliseconds; a pause between
     /// two probes is a random time of one to two units. RFC 5227 says 1000. Lower it to some 20 on
@@ -256,6 +265,12 @@ host_rows! {
     /// Limited ICMP messages that the host sends in a burst, beyond which `icmp_msgs_per_sec`
     /// applies. Raise it together with `icmp_msgs_per_sec`.
     icmp_msgs_burst: u32 = 50, Number 1..=INT_MAX, Operate, "net.ipv4.icmp_msgs_burst";
+    /// Largest number of sources in the filter of a group that an IPv4 socket has joined. Raise it
+    /// for applications that receive a group from many sources.
+    igmp_max_msf: u32 = 10, Number 0..=INT_MAX, Operate, "net.ipv4.igmp_max_msf";
+    /// Largest number of sources in the filter of a group that an IPv6 socket has joined. Raise it
+    /// for applications that receive a group from many sources.
+    mld_max_msf: u32 = 64, Number 0..=INT_MAX, Operate, "net.ipv6.mld_max_msf";
     /// Ignores all ICMPv6 echo requests. Set it if the host must not answer ping.
     icmp6_echo_ignore_all: bool = false, Switch 0..=1, Operate, "net.ipv6.icmp.echo_ignore_all";
     /// Ignores ICMPv6 echo requests to multicast addresses. Differs from Linux, where the default
@@ -267,14 +282,15 @@ host_rows! {
     /// `somaxconn` and the backlog on servers that accept many connections at once.
     tcp_max_syn_backlog: u32 = 4096, Number 1..=INT_MAX, Operate, "net.ipv4.tcp_max_syn_backlog";
     /// SYN cookies (RFC 4987). 0: never. 1: if the queue of half-open connections is full. 2: for
-    /// every SYN. Keep 1 on servers that untrusted clients reach; 2 is for tests.
+    /// every SYN, unless it reopens a connection in TIME-WAIT. Keep 1 on servers that untrusted
+    /// clients reach; 2 is for tests.
     tcp_syncookies: u8 = 1, Number 0..=2, Operate, "net.ipv4.tcp_syncookies";
     /// Largest number of connections in TIME-WAIT; a further one is closed at once, without the
     /// protection of that state. Raise it rather than lower it: an entry is small.
     tcp_max_tw_buckets: u32 = 262_144, Number 0..=INT_MAX, Operate, "net.ipv4.tcp_max_tw_buckets";
-    /// Reuse of a four-tuple in TIME-WAIT by a new outgoing connection (RFC 6191). 0: never. 1: if
-    /// both connections have timestamps. 2: as 1, over loopback only. Set 1 on clients that run out
-    /// of local ports.
+    /// Reuse of a four-tuple in TIME-WAIT by a new outgoing connection whose port the host chooses
+    /// (RFC 6191). 0: never. 1: if both connections have timestamps. 2: as 1, over loopback only.
+    /// Set 1 on clients that run out of local ports.
     tcp_tw_reuse: u8 = 2, Number 0..=2, Operate, "net.ipv4.tcp_tw_reuse";
     /// Time that a connection must have been in TIME-WAIT before `tcp_tw_reuse` applies to it, in
     /// milliseconds. Lower it only on paths where no segment can be that late.
@@ -283,13 +299,19 @@ host_rows! {
     /// one is reset. Raise it on busy servers with slow clients; each holds the memory of its send
     /// buffer.
     tcp_max_orphans: u32 = 65_536, Number 0..=INT_MAX, Operate, "net.ipv4.tcp_max_orphans";
+    /// Largest number of connections, half-open requests and connections in TIME-WAIT together; 0
+    /// is no limit. Beyond it a SYN is dropped (`CONNECTION_LIMIT`) and `connect` fails with
+    /// `ENOBUFS`; both count `TcpConnectionLimit`. Set it where the connections must fit into a
+    /// bound of memory: an idle one takes 3 KB.
+    tcp_max_connections: u32 = 0, Number 0..=INT_MAX, Operate, "net.quietline.tcp_max_connections";
     /// Memory of all TCP connections together, in pages of 4 KB: the level below which pressure
     /// ends, the level above which it begins, and the limit. The default is a part of the packet
     /// memory that the host is given. Set it if this host shares packet memory with others.
     tcp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, Operate, "net.ipv4.tcp_mem";
     /// Memory of the receive queues of all datagram sockets together, in pages of 4 KB. Datagrams
-    /// beyond the third number are dropped (`UdpMemErrors`); the first two have no effect. Set it
-    /// if this host shares packet memory with others.
+    /// beyond the third number are dropped (`UdpMemErrors`); the first bounds the batches in which
+    /// pages are counted, the second has no effect. Set it if this host shares packet memory with
+    /// others.
     udp_mem: MemoryLimits = MemoryLimits::for_packets(DomainConfig::default().max_bytes), Pages 1..=INT_MAX, Operate, "net.ipv4.udp_mem";
     /// Initial receive buffer of a datagram socket, in bytes of packet memory. Raise it if
     /// `UdpRcvbufErrors` counts and applications do not set `SO_RCVBUF`.
@@ -335,7 +357,7 @@ host_rows! {
     /// Context in which TCP processes segments for a thread that is blocked in `recv`. `bh`: in
     /// softirq context, as Linux since 4.14. `prequeue_ref`, `prequeue_drop`,
     /// `prequeue_drop_limited`: in that thread, by a prequeue as in Linux before 3.18, from 3.18,
-    /// and from 4.7 to 4.13. Change it to compare the contexts.
+    /// and from 4.7 to 4.13, respectively. Change it to compare the contexts.
     rx_context: RxContext = RxContext::Bh, RxContexts WORDS, Lab, "net.quietline.rx_context";
     /// Disables the prequeue, also if `net.quietline.rx_context` selects it. Linux had this switch
     /// for the prequeue. Set it to compare both contexts without a change of the mode.
@@ -350,15 +372,15 @@ host_rows! {
     /// lists. Raise it for bulk traffic without superframes.
     gro_normal_batch: u32 = 8, Number 1..=INT_MAX, Tune, "net.core.gro_normal_batch";
     /// Way in which packets leave receive offload. `immediate`: one by one, as before Linux 5.4.
-    /// `normal_only_list`: packets that were not merged in a list, superframes one by one, which
-    /// can reorder a flow. `unified_list_packets`: all in a list, a superframe counts as 1 (Linux
-    /// 5.5). `unified_list_segments`: all in a list, a superframe counts as its segments (Linux
-    /// 5.11). Change it to compare them.
+    /// `normal_only_list`: unmerged packets in a list, superframes one by one, which can reorder a
+    /// flow. `unified_list_packets`: all in a list, a superframe counts as 1 (Linux 5.5).
+    /// `unified_list_segments`: all in a list, a superframe counts as its segments (Linux 5.11).
+    /// Change it to compare them.
     gro_exit: GroExit = GroExit::UnifiedListSegments, GroExits WORDS, Lab, "net.quietline.gro_exit";
-    /// Packets that leave receive offload after a cycle of busy polling that goes on. `none`: none
-    /// before the list is full or polling ends. `rx_list_per_cycle`: the list, as in Linux.
-    /// `rx_list_and_old_gro_per_cycle`: the list, packets held since an earlier millisecond, and
-    /// everything after a cycle without a packet. Change it to compare the delays.
+    /// Packets that leave receive offload after a cycle of busy polling, if another cycle follows.
+    /// `none`: none before the list is full or polling ends. `rx_list_per_cycle`: the list, as in
+    /// Linux. `rx_list_and_old_gro_per_cycle`: the list, packets held since an earlier millisecond,
+    /// and everything after a cycle without a packet. Change it to compare the delays.
     busy_poll_flush: BusyPollFlush = BusyPollFlush::RxListAndOldGroPerCycle, BusyPollFlushes WORDS, Lab, "net.quietline.busy_poll_flush";
     /// Number of packets that a core receives from its devices in one turn (one pass of its softirq
     /// work) before it runs timers and deferred work; the last poll may exceed it. Raise it if
@@ -400,8 +422,8 @@ host_rows! {
     /// work), in microseconds. 2000 is two ticks of a kernel with 1000 ticks a second. Lower it
     /// where timers must be punctual under load.
     netdev_budget_usecs: Duration = Duration::from_micros(2000), Micros 0..=INT_MAX, Tune, "net.core.netdev_budget_usecs";
-    /// Number of packets that one poll takes from one queue. Differs from Linux, where a device's
-    /// weight is the constant 64 and this is the weight of the backlog. Lower it to make queues
-    /// alternate sooner.
+    /// Largest number of packets that one poll takes from one queue, except in busy polling.
+    /// Differs from Linux, where a device's weight is the constant 64 and this is the weight of the
+    /// backlog. Lower it to make queues alternate sooner.
     dev_weight: usize = WEIGHT, Number 1..=WEIGHT as u64, Tune, "net.core.dev_weight";
 }

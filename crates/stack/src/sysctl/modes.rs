@@ -59,8 +59,8 @@ pub enum BusyPollFlush {
     /// Packets in the list, as in Linux. Held packets wait for PSH, the next segment, or the end of
     /// busy polling.
     RxListPerCycle,
-    /// Packets in the list and those held since an earlier millisecond, or all held packets if the
-    /// cycle received no packet.
+    /// Packets in the list and those held for merging since an earlier millisecond, or all of both
+    /// if the cycle received no packet.
     #[default]
     RxListAndOldGroPerCycle,
 }
@@ -92,7 +92,8 @@ pub enum DevOrphan {
     Xmit,
 }
 
-/// `net.quietline.dst_check`: place from which the validity of a cached route entry (dst) is read.
+/// `net.quietline.dst_check`: place from which the owner of a socket reads the validity of its
+/// cached route entry (dst). Early demux reads the entry in both modes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DstCheck {
     /// The entry itself, as in Linux. Each check reads a cache line of the entry; with
@@ -128,8 +129,9 @@ pub enum DstRefMode {
     Rcuref,
     /// As `Rcuref`, but each CPU counts in its own word while a table holds the entry.
     Sharded,
-    /// Packets hold no reference. The only exception is a packet that is queued, outside of a read
-    /// section, for a socket without a cached route entry. Sockets and caches count as in `Rcuref`.
+    /// Packets hold no reference. The only exception is a packet that is queued on a socket,
+    /// outside of an RCU read section, and keeps its entry ([`RxDstMode`]). Sockets and caches
+    /// count as in `Rcuref`.
     #[default]
     Noref,
 }
@@ -227,7 +229,8 @@ pub struct NeighborConfig {
     pub delay_first_probe_time: Duration,
     /// `ucast_solicit`: number of unicast probes to the old link address before the entry fails.
     pub ucast_solicit: u32,
-    /// `mcast_solicit`: number of broadcast requests before resolution fails.
+    /// `mcast_solicit`: number of broadcast requests (for IPv6: multicast solicitations) before
+    /// resolution fails.
     pub mcast_solicit: u32,
     /// `unres_qlen`: maximum number of packets that wait for one address.
     pub unres_qlen: u32,
@@ -243,7 +246,7 @@ pub struct NeighborConfig {
     /// `gc_thresh2`: number of entries that the table may have for more than five seconds.
     pub gc_thresh2: u32,
     /// `gc_thresh3`: number of entries in a table above which unused ones are removed. A table has
-    /// at most eight times as many.
+    /// at most eight times as many, permanent ones not counted.
     pub gc_thresh3: u32,
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::{Sysctls, device::DeviceSysctls};
 
-/// Purpose of a setting, and so its readers.
+/// Purpose of a setting: the group in which the documentation lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
     /// Settings of an administrator: addresses, limits, timeouts, security, devices.

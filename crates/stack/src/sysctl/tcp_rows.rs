@@ -29,17 +29,17 @@ macro_rules! part_rows {
 }
 
 part_rows! {
-    /// Largest receive buffer that `SO_RCVBUF` may ask for, in bytes; it also bounds the offered
-    /// window scale. Raise it if applications set their buffers for paths with a large product of
-    /// bandwidth and delay.
+    /// Largest receive buffer that `SO_RCVBUF` may ask for, in bytes; the offered window scale
+    /// suffices for this buffer. Raise it if applications set their buffers for paths with a large
+    /// product of bandwidth and delay.
     "net.core.rmem_max", tcp.rmem_max, Number 2304..=INT_MAX, Operate;
     /// Largest send buffer that `SO_SNDBUF` may ask for, in bytes. Raise it if applications set
     /// their buffers for paths with a large product of bandwidth and delay.
     "net.core.wmem_max", tcp.wmem_max, Number 4608..=INT_MAX, Operate;
     /// Receive buffer of a connection, in bytes of packet memory: the minimum under memory
-    /// pressure, the initial size, and the limit of autotuning. Half of the buffer is announced as
-    /// window. Set the last number to four times the product of bandwidth and delay of the longest
-    /// path.
+    /// pressure, the initial size, and the limit of autotuning. The announced window is half of
+    /// the buffer at first, later the share that payload has in the memory of arriving packets. Set
+    /// the last number to four times the product of bandwidth and delay of the longest path.
     "net.ipv4.tcp_rmem", tcp.tcp_rmem, Limits 1..=INT_MAX, Operate;
     /// Send buffer of a connection, in bytes of packet memory: the minimum under memory pressure,
     /// the initial size, and the limit of autotuning. The initial size is raised at once so that it
@@ -69,15 +69,15 @@ part_rows! {
     /// report to undo needless reductions of its window. Set 0 only for peers that fail with it.
     "net.ipv4.tcp_dsack", tcp.tcp_dsack, Switch 0..=1, Tune;
     /// Detects spurious retransmission timeouts by the next ACKs (F-RTO, RFC 5682). 0: off. 1 and
-    /// 2: on. Set 0 to see every timeout repaired by go-back-N.
+    /// 2: on, for connections with SACK. Set 0 to see every timeout repaired by go-back-N.
     "net.ipv4.tcp_frto", tcp.tcp_frto, Number 0..=2, Tune;
-    /// Tail loss probes (RFC 8985 §7). 3 and 4: on. 0 to 2: off. A probe repairs the loss of the
-    /// last segment of a flight within some two round trips instead of a timeout. Set 0 if the
-    /// probes disturb a measurement.
+    /// Tail loss probes (RFC 8985 §7). 3 and 4: on, for connections with SACK. 0 to 2: off. A probe
+    /// repairs the loss of the last segment of a flight within some two round trips instead of a
+    /// timeout. Set 0 if the probes disturb a measurement.
     "net.ipv4.tcp_early_retrans", tcp.tcp_early_retrans, Number 0..=4, Tune;
-    /// Number of timeouts of one segment after which TCP asks for another route, and suspects a
-    /// black hole if `tcp_mtu_probing` is on (R1 of RFC 9293 §3.8.3). Lower it on hosts with
-    /// alternative gateways.
+    /// Time without progress, given as in `tcp_retries2`, after which TCP asks for another route,
+    /// and suspects a black hole if `tcp_mtu_probing` is on (R1 of RFC 9293 §3.8.3). Lower it on
+    /// hosts with alternative gateways.
     "net.ipv4.tcp_retries1", tcp.tcp_retries1, Number 0..=255, Tune;
     /// Search for the path MTU by probe segments (RFC 4821). 0: off. 1: after a suspected black
     /// hole. 2: always. Set 1 where routers of the path filter ICMP.
@@ -98,8 +98,9 @@ part_rows! {
     /// doubling for its first six timeouts. Set it for interactive traffic on lossy paths;
     /// `TCP_THIN_LINEAR_TIMEOUTS` sets it for one socket.
     "net.ipv4.tcp_thin_linear_timeouts", tcp.tcp_thin_linear_timeouts, Switch 0..=1, Tune;
-    /// Number of timeouts of one segment after which a connection fails (R2 of RFC 9293 §3.8.3).
-    /// The time follows from it: 15 is 924.6 s if the first timeout is 200 ms. Lower it to notice
+    /// Time without progress after which a connection fails (R2 of RFC 9293 §3.8.3), given as a
+    /// number of timeouts that double from `tcp_rto_min_us` to `tcp_rto_max_ms`: 15 is 924.6 s.
+    /// While the peer's window is closed, it is the number of unanswered probes. Lower it to notice
     /// dead peers sooner; `TCP_USER_TIMEOUT` sets a time for one socket.
     "net.ipv4.tcp_retries2", tcp.tcp_retries2, Number 0..=255, Operate;
     /// Number of SYN retransmissions with doubling timeouts before a connect fails; those of
@@ -109,9 +110,9 @@ part_rows! {
     /// Number of SYN-ACK retransmissions before a half-open connection is removed. 5 is 63 s. Lower
     /// it to clear the queue of half-open connections sooner under a flood.
     "net.ipv4.tcp_synack_retries", tcp.tcp_synack_retries, Number 0..=255, Operate;
-    /// Number of timeouts of one segment after which a connection without an application fails. 0
-    /// means 8 as long as the peer may be alive. Lower it on servers where orphans hold too much
-    /// memory.
+    /// Time without progress, given as in `tcp_retries2`, after which a connection without an
+    /// application fails. 0 means 8 until the timeout has reached its upper bound. Lower it on
+    /// servers where orphans hold too much memory.
     "net.ipv4.tcp_orphan_retries", tcp.tcp_orphan_retries, Number 0..=255, Operate;
     /// Idle time after which a connection with `SO_KEEPALIVE` sends its first probe, in seconds.
     /// Lower it below the time after which a NAT or firewall of the path forgets idle connections;
@@ -150,12 +151,13 @@ part_rows! {
     /// Reduces the congestion window of a connection that was idle for a retransmission timeout
     /// (RFC 2861). Set 0 for request and response traffic on networks without congestion.
     "net.ipv4.tcp_slow_start_after_idle", tcp.tcp_slow_start_after_idle, Switch 0..=1, Operate;
-    /// Number of unsent bytes from which on a socket is not writable. Lower it, for example to
-    /// 131072, so that applications decide late what to send and buffers stay small;
-    /// `TCP_NOTSENT_LOWAT` sets it for one socket.
+    /// While at least this many bytes are unsent, a write starts no new packet; a socket is
+    /// writable while fewer than half as many are unsent. Lower it, for example to 131072, so that
+    /// applications decide late what to send and buffers stay small; `TCP_NOTSENT_LOWAT` sets it
+    /// for one socket.
     "net.ipv4.tcp_notsent_lowat", tcp.tcp_notsent_lowat, Number 0..=0xffff_ffff, Operate;
     /// Interprets a peer's urgent pointer as the last urgent byte (RFC 1122 §4.2.2.4) instead of
-    /// the byte after it (RFC 6093). Set it only for peers that follow the former.
+    /// the byte after it (RFC 6093). Set it only for peers that follow RFC 1122.
     "net.ipv4.tcp_stdurg", tcp.tcp_stdurg, Switch 0..=1, Tune;
     /// Initial number of later segments whose arrival marks a segment as lost (DupThresh of
     /// RFC 5681). A connection that sees reordering raises it for itself. Raise it on networks that
@@ -164,9 +166,9 @@ part_rows! {
     /// Upper bound of the reordering that a connection adapts to, in segments. Lower it if losses
     /// are found too late after heavy reordering.
     "net.ipv4.tcp_max_reordering", tcp.tcp_max_reordering, Number 1..=300, Tune;
-    /// Share of the congestion window that a superframe (a packet of several segments) should fill
-    /// before it leaves, as a divisor: 3 is a third. 0: superframes never wait to be filled. Raise
-    /// it for smaller and earlier superframes.
+    /// Share of the smaller of congestion window and peer's window that a superframe (a packet of
+    /// several segments) should fill before it leaves, as a divisor: 3 is a third. 0: superframes
+    /// never wait to be filled. Raise it for smaller and earlier superframes.
     "net.ipv4.tcp_tso_win_divisor", tcp.tcp_tso_win_divisor, Number 0..=255, Tune;
     /// Lower bound of the retransmission timeout, in microseconds. The default of 200 ms is
     /// Linux's; RFC 6298 §2.4 says one second. Lower it in data centers, but not below the peers'
@@ -181,8 +183,8 @@ part_rows! {
     /// `both`: the first of the two. `off`: none. Set `delay` if slow start ends too early on paths
     /// that compress ACKs.
     "net.quietline.hystart_detect", tcp.hystart_detect, HystartDetects WORDS, Tune;
-    /// Explicit congestion notification (RFC 3168). 0: off. 1: requested and accepted. 2: accepted
-    /// if the peer requests it. Set 1 on networks whose queues mark packets.
+    /// Explicit congestion notification (RFC 3168). 0: off, except for `dctcp`. 1: requested and
+    /// accepted. 2: accepted if the peer requests it. Set 1 on networks whose queues mark packets.
     "net.ipv4.tcp_ecn", tcp.tcp_ecn, Number 0..=2, Operate;
     /// Retransmits a SYN without the request for ECN (RFC 3168 §6.1.1.1), in case the path drops
     /// such SYNs. Set 0 on networks where none does.
@@ -201,8 +203,8 @@ part_rows! {
     /// it for larger superframes on longer paths.
     "net.ipv4.tcp_tso_rtt_log", tcp.tcp_tso_rtt_log, Number 0..=255, Tune;
     /// Bytes of packet memory that one connection may have below TCP, in queueing disciplines and
-    /// devices; 0 is no limit. `net.quietline.tsq_limit` may lower the limit further. Lower it to
-    /// shorten the queues of bulk senders on slow links.
+    /// devices; 0 is no limit. `net.quietline.tsq_limit` selects how the limit follows from this
+    /// value and the pacing rate. Lower it to shorten the queues of bulk senders on slow links.
     "net.ipv4.tcp_limit_output_bytes", tcp.tcp_limit_output_bytes, Number 0..=INT_MAX, Tune;
     /// Amount of data that a paced connection may have below TCP, and that it may put into one
     /// packet: the data that its pacing rate sends in 2^-N seconds. The value is N. 10 is about a
@@ -210,12 +212,12 @@ part_rows! {
     /// (Linux: `sk_pacing_shift`).
     "net.quietline.pacing_shift", tcp.pacing_shift, Number 5..=12, Tune;
     /// Rule of the limit that TCP Small Queues put on one connection. `off`: no limit.
-    /// `static131072_ge`: `tcp_limit_output_bytes` (Linux 3.6). `dyn_max`: that or a millisecond of
-    /// the pace, whichever is more (3.13). `dyn_min2`: a millisecond of the pace, at least two
-    /// packets and at most `tcp_limit_output_bytes` (4.4). `paced_exempt`: as `dyn_min2`, without
-    /// upper bound for paced connections (5.0). `v619`: as `dyn_min2`, and a connection with one
-    /// packet in flight may send (6.19). It also sets `tcp_limit_output_bytes` to that version's
-    /// default. Change it to compare the queues.
+    /// `static131072_ge`: `tcp_limit_output_bytes` (Linux 3.6). `dyn_max`: that or a millisecond at
+    /// the pacing rate, whichever is more (3.13). `dyn_min2`: a millisecond at the pacing rate, at
+    /// least two packets and at most `tcp_limit_output_bytes` (4.4). `paced_exempt`: as `dyn_min2`,
+    /// without upper bound for paced connections (5.0). `v619`: as `dyn_min2`, and a connection
+    /// with one packet in flight may send (6.19). It also sets `tcp_limit_output_bytes` to that
+    /// version's default. Change it to compare the queues.
     "net.quietline.tsq_limit", tcp.tsq_limit, TsqLimitWord WORDS, Lab;
     /// Reuse of a packet whose data was consumed. `none`: the consuming thread frees it at once,
     /// and its memory returns to the core that allocated it. `socket_one`: the connection keeps one

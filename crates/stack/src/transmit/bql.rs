@@ -39,7 +39,8 @@ pub struct Dql {
     last_bytes: u32,
     /// `queued` at the last completion.
     previous_queued: u32,
-    /// Bytes by which the queue exceeded the limit at the last completion.
+    /// Bytes by which the queue exceeded the limit at the last completion; 0 if the limit then
+    /// changed.
     previous_over: u32,
     /// `last_bytes` at the last completion.
     previous_last_bytes: u32,

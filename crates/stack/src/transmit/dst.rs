@@ -140,6 +140,8 @@ pub struct Dst {
     /// Maximum length of a superframe that the device accepts for this address family; 0 if it
     /// accepts none.
     pub(crate) tso_max_bytes: u32,
+    /// True if the device accepts superframes of UDP datagrams.
+    pub(crate) uso: bool,
     /// True if the device does not complete checksums: copying from the application then sums the
     /// payload (Linux: `sk_route_caps`).
     pub(crate) sums_payload: bool,
@@ -249,8 +251,8 @@ impl Dst {
 
     /// Returns the maximum length of a superframe that TCP may send to a device: the setting,
     /// limited to the length that the device accepts or, if it accepts none, to the length that
-    /// software segmentation (`gso`) accepts.
-    /// In either case, TCP and IP handle one packet for many segments.
+    /// software segmentation (`gso`) accepts. In either case, TCP and IP handle one packet for many
+    /// segments.
     pub(crate) fn superframe_max(
         caps: &Capabilities,
         max: u32,

@@ -1,11 +1,10 @@
-//! Fragmentation of a packet that exceeds the MTU of its path.
+//! Fragmentation of a packet that exceeds the MTU of its route.
 //!
 //! Above: `ip_output`. RFC 791 §3.2, RFC 8200 §4.5; Linux: `ip_do_fragment`, `ip6_fragment`. The
-//! fragments share the payload of the packet; each has a header of its own. An IPv4 packet with DF
-//! is refused. An IPv6 packet is fragmented by its sender only, which this host is.
+//! fragments share the pages of the packet's payload; each has a header of its own. An IPv4 packet
+//! with DF is refused. An IPv6 packet is fragmented by its sender only, which this host is.
 //!
-//! Not here: packets with options or extension headers, which this host does not send in that
-//! length.
+//! Not here: packets with options or extension headers. This host sends none that exceeds the MTU.
 
 use pkt::{DropReason, Packet, PacketList, TxChecksum};
 

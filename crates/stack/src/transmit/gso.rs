@@ -1,10 +1,10 @@
-//! Generic segmentation offload (GSO): cuts a TCP superframe (a packet of several segments) into
-//! segments of its `gso_size`.
+//! Generic segmentation offload (GSO): cuts a superframe (a packet of several segments) into
+//! segments of its `gso_size`. This file has the segments of TCP, `datagrams` those of UDP.
 //!
 //! Above: `tx_queue`, if the device or its queueing discipline does not accept superframes of this
 //! size. Linux: `tcp_gso_segment`, `inet_gso_segment`.
 //!
-//! Payload is not copied: every segment shares the fragments of the superframe and has its own
+//! Payload in pages is not copied: every segment shares the pages of the superframe and has its own
 //! headers. FIN and PSH stay on the last segment only, CWR on the first. The IPv4 identification
 //! increments from segment to segment, unless GRO merged the superframe from segments with equal
 //! identifications. If the device does not complete checksums, each checksum is computed from the
@@ -15,7 +15,8 @@
 use std::sync::Arc;
 
 use pkt::{
-    DropReason, Gso, HEADROOM, HeadTemplate, Packet, PacketList, PacketOwner, Sum, TxChecksum,
+    DropReason, Gso, GsoKind, HEADROOM, HeadTemplate, Packet, PacketList, PacketOwner, Sum,
+    TxChecksum,
 };
 
 use crate::{
@@ -26,6 +27,8 @@ use crate::{
         ip::{self, ETHER_TYPE_IPV4},
     },
 };
+
+mod datagrams;
 
 /// Offsets in the TCP header.
 const SEQ: usize = 4;
@@ -60,6 +63,9 @@ pub(crate) fn segment(
     checksums: Checksums,
     list: &mut PacketList,
 ) {
+    if packet.meta().gso.kind == GsoKind::Udp {
+        return datagrams::segment(cx, packet, network, checksums, list);
+    }
     let mut headers = Headers::of(&packet, network);
     let mss = usize::from(packet.meta().gso.size);
     let meta = packet.meta_mut();

@@ -32,7 +32,8 @@ use tcp::{FourTuple, Rng, open::isn::SECRET_BYTES};
 /// it builds a host with few destinations for each input.
 const BUCKETS: usize = if cfg!(fuzzing) { 64 } else { 2048 };
 
-/// Maximum time by which the clock of one context lags behind that of another, in milliseconds.
+/// Maximum assumed time by which the clock of one context lags behind that of another, in
+/// milliseconds.
 const CONTEXT_SKEW_MS: u32 = 60_000;
 
 /// Length of a key: version byte and address, twice, and the protocol.

@@ -2,10 +2,12 @@
 //! layer, in the caller's context.
 //!
 //! Linux: `__ip_queue_xmit`, `ip_finish_output`. DF is set on every packet (RFC 1191 §3), unless
-//! path MTU discovery is disabled or a report has shown a path MTU below the minimum. Superframes
-//! (packets of several segments) and checksums that the device does not support are processed later
-//! (`tx_queue`). A packet that is longer than the MTU is sent in fragments (`fragment`), unless it
-//! has DF.
+//! the host or the socket disables path MTU discovery, the packet is to be sent in fragments, or a
+//! report has shown a path MTU below the minimum. Superframes (packets of several segments) and
+//! checksums that the device does not support are processed later (`tx_queue`). A datagram or an
+//! ICMP message that is longer than the MTU is sent in fragments (`fragment`), unless it has DF.
+
+use std::net::SocketAddr;
 
 use pkt::{DropReason, Packet, PacketList, TxChecksum};
 use tcp::FourTuple;
@@ -24,8 +26,8 @@ use crate::{
     header::{
         ethernet::{EthernetHeader, HEADER_LEN},
         ip::{
-            ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, Fragment, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHeader,
-            protocol,
+            self, ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, Fragment, HeaderFields, IPV4_HEADER_LEN,
+            IPV6_HEADER_LEN, protocol,
         },
     },
 };
@@ -129,25 +131,26 @@ pub(crate) fn output(cx: &mut Cx, dst: DstHandle<'_>, tuple: &FourTuple, core: C
     cx.out.push_front(first);
     let fields = IpFields::default();
     let sender = Sender { tuple, protocol: protocol::TCP, fields, ids: None };
-    let _ = output_as(cx, dst, sender, queue);
+    let list = core::mem::take(&mut cx.out);
+    let _ = output_as(cx, dst, sender, queue, list);
 }
 
-/// Sends like [`output`], but with the header fields and the transmit queue of a socket. Returns
-/// the combined result of all packets.
+/// Sends the segments in `list` like [`output`], but with the header fields and the transmit queue
+/// of a socket. Returns the combined result of all packets.
 pub(crate) fn output_as(
     cx: &mut Cx,
     dst: DstHandle<'_>,
     sender: Sender<'_>,
     queue: QueueId,
+    list: PacketList,
 ) -> NetXmit {
-    let mut list = PacketList::new();
     let frame = link_output::addresses(&dst);
-    add_headers(cx, dst, sender, frame, &mut list);
+    let mut list = add_headers(cx, dst, sender, frame, list);
     pass_on(cx, &dst, frame, queue, &mut list)
 }
 
-/// Prepends the headers to all packets in `cx.out`, and moves them to `list`. `frame` is the result
-/// of `link_output::addresses`. The caller passes the list on ([`pass_on`]), possibly together with
+/// Prepends the headers to all packets in `list`, and returns them. `frame` is the result of
+/// `link_output::addresses`. The caller passes the list on ([`pass_on`]), possibly together with
 /// packets of other calls that have the same `dst`, `frame` and queue.
 #[inline]
 pub(crate) fn add_headers(
@@ -155,12 +158,12 @@ pub(crate) fn add_headers(
     dst: DstHandle<'_>,
     sender: Sender<'_>,
     frame: Option<LinkAddresses>,
-    list: &mut PacketList,
-) {
+    list: PacketList,
+) -> PacketList {
     if sender.tuple.is_ipv4() {
-        add_headers_of::<true>(cx, dst, sender, frame, list);
+        add_headers_of::<true>(cx, dst, sender, frame, list)
     } else {
-        add_headers_of::<false>(cx, dst, sender, frame, list);
+        add_headers_of::<false>(cx, dst, sender, frame, list)
     }
 }
 
@@ -171,31 +174,30 @@ fn add_headers_of<const V4: bool>(
     dst: DstHandle<'_>,
     mut sender: Sender<'_>,
     frame: Option<LinkAddresses>,
-    list: &mut PacketList,
-) {
+    list: PacketList,
+) -> PacketList {
     // Linux: `skb_dst_force` for a device without `IFF_XMIT_DST_RELEASE`, which loopback is.
     let keeps_dst = dst.keeps_dst && cx.sysctls().dst_ref.counts_packets();
-    let before = list.len();
     let mut bytes = 0;
-    while let Some(mut segment) = cx.out.pop_front() {
-        let len = push_headers::<V4>(cx, &dst, &mut sender, frame, &mut segment);
+    let list = list.changed(|segment| {
+        let len = push_headers::<V4>(cx, &dst, &mut sender, frame, segment);
         bytes += len as u64;
         if segment.meta().gso.segs > 1 && len <= dst.tso_max_bytes as usize {
             cx.count(Counter::DeviceTxSuperframes, 1);
         }
         if keeps_dst {
-            leave_rcu(&mut segment, PacketDst::Noref(dst), false).count(cx);
+            leave_rcu(segment, PacketDst::Noref(dst), false).count(cx);
         }
-        list.push_back(segment);
-    }
-    let count = (list.len() - before) as u64;
+    });
+    let count = list.len() as u64;
     cx.count(Counter::IpOutRequests.of::<V4>(), count);
     cx.count(Counter::IpExtOutOctets.of::<V4>(), bytes);
     cx.count(Counter::IpOutTransmits.of::<V4>(), count);
+    list
 }
 
-/// Passes packets on that have their headers: to the device if `frame` has given them a link
-/// header, otherwise to `link_output`.
+/// Passes on packets that have their headers: to the transmit queue if `frame` has given them a
+/// link header, otherwise to `link_output`.
 #[inline]
 pub(crate) fn pass_on(
     cx: &mut Cx,
@@ -259,7 +261,7 @@ fn cut(cx: &mut Cx, dst: &Dst, packet: Packet, list: &mut PacketList) {
 
 /// Prepends the IP header and, if the link addresses are known, the link header. Returns the length
 /// of the IP packet.
-#[inline]
+#[inline(always)]
 fn push_headers<const V4: bool>(
     cx: &mut Cx,
     dst: &Dst,
@@ -272,16 +274,13 @@ fn push_headers<const V4: bool>(
     let segments = segment.meta().gso.segs.max(1);
     let Sender { tuple, fields, .. } = *sender;
     let dont = dont_fragment(cx, dst, fields);
-    let header = IpHeader {
-        src: tuple.local.ip(),
-        dst: tuple.remote.ip(),
+    let header = HeaderFields {
         protocol: sender.protocol,
         hop_limit: fields.ttl.unwrap_or_else(|| hop_limit::<V4>(cx)),
         traffic_class: fields.tos | segment.meta().ecn.bits(),
         flow_label: if V4 { 0 } else { flow_label(cx, fields, segment) },
         id: if V4 { identification(cx, sender, dont, segment, payload_len) } else { 0 },
         fragment: Fragment { dont, ..Fragment::default() },
-        header_len: len16(header_len),
         payload_len,
     };
     debug_assert!(
@@ -292,10 +291,10 @@ fn push_headers<const V4: bool>(
     match frame {
         Some(LinkAddresses { next_hop, own }) => {
             let (link, ip) = segment.push(HEADER_LEN + header_len).split_at_mut(HEADER_LEN);
-            header.emit::<V4>(ip);
+            emit::<V4>(&header, tuple, ip);
             EthernetHeader::new(next_hop, own, ether_type).emit(link);
         }
-        None => header.emit::<V4>(segment.push(header_len)),
+        None => emit::<V4>(&header, tuple, segment.push(header_len)),
     }
     let meta = segment.meta_mut();
     meta.priority = fields.priority;
@@ -303,7 +302,21 @@ fn push_headers<const V4: bool>(
     if let TxChecksum::Partial { start, offset } = meta.tx_checksum {
         meta.tx_checksum = TxChecksum::Partial { start: start + len16(header_len), offset };
     }
-    header.total_len()
+    header_len + payload_len as usize
+}
+
+/// Writes a header between the addresses of `tuple`.
+#[inline(always)]
+fn emit<const V4: bool>(header: &HeaderFields, tuple: &FourTuple, bytes: &mut [u8]) {
+    match (V4, tuple.local, tuple.remote) {
+        (true, SocketAddr::V4(src), SocketAddr::V4(dst)) => {
+            header.emit_v4(*src.ip(), *dst.ip(), bytes);
+        }
+        (false, SocketAddr::V6(src), SocketAddr::V6(dst)) => {
+            header.emit_v6(*src.ip(), *dst.ip(), bytes);
+        }
+        _ => ip::refuse_to_emit(tuple.local.ip(), tuple.remote.ip()),
+    }
 }
 
 /// Returns the TTL or hop limit of packets whose socket sets none.

@@ -66,11 +66,7 @@ pub(crate) fn is_resolved(dst: &Dst) -> bool {
 
 /// Prepends the Ethernet header to every IP packet of `list`.
 pub(crate) fn frame(list: &mut PacketList, next_hop: MacAddr, own: MacAddr) {
-    let mut packets = core::mem::take(list);
-    while let Some(mut packet) = packets.pop_front() {
-        push_header(&mut packet, next_hop, own);
-        list.push_back(packet);
-    }
+    *list = core::mem::take(list).changed(|packet| push_header(packet, next_hop, own));
 }
 
 /// Prepends the Ethernet header to an IP packet.

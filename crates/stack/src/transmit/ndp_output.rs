@@ -5,8 +5,8 @@
 //! `link_output::send_control`. Linux: `ndisc_send_ns`, `ndisc_send_na`, `ndisc_send_rs`.
 //!
 //! Messages need no route lookup, because their destination is always on the link of the device.
-//! The link address of the destination follows from its multicast group, or is that of the
-//! solicitation that a message answers.
+//! The link address of a multicast destination follows from its group. That of a unicast
+//! destination is known from the neighbor entry, or from the solicitation that a message answers.
 //!
 //! Not here: ARP (`link_output::send_arp`), the formats (`header::ndp`).
 
@@ -23,7 +23,7 @@ use crate::{
         ethernet::MacAddr,
         icmp::{self, CHECKSUM_OFFSET},
         ip::{ETHER_TYPE_IPV6, Fragment, IPV6_HEADER_LEN, IpHeader, protocol},
-        ndp::{self, HOP_LIMIT, MESSAGE_LEN_MAX, NdpMessage},
+        ndp::{self, HOP_LIMIT, MESSAGE_LEN_MAX, NdpMessage, Nonce},
     },
 };
 
@@ -48,11 +48,16 @@ pub(crate) fn solicit(
 ) {
     let LinkType::Ethernet { mac: own } = tx.link() else { return };
     let dst = if unicast.is_some() { target } else { ndp::solicited_node(target) };
-    // A probe for a duplicate address has the unspecified source address, so it must not carry a
-    // link address of the source (RFC 4861 §4.3).
-    let source_mac = (!source.is_unspecified()).then_some(own);
-    let message = NdpMessage::NeighborSolicitation { target, source_mac };
+    let message = NdpMessage::NeighborSolicitation { target, source_mac: Some(own), nonce: None };
     send(tx, cx, NdpEnds { src: source, dst, mac: unicast }, &message);
+}
+
+/// Sends a probe for a duplicate address. It has the unspecified source address, so it must not
+/// carry a link address of the source (RFC 4861 §4.3).
+pub(crate) fn probe(tx: &DeviceTx, cx: &mut Cx, target: Ipv6Addr, nonce: Option<Nonce>) {
+    let message = NdpMessage::NeighborSolicitation { target, source_mac: None, nonce };
+    let (src, dst) = (Ipv6Addr::UNSPECIFIED, ndp::solicited_node(target));
+    send(tx, cx, NdpEnds { src, dst, mac: None }, &message);
 }
 
 /// Sends one message by the first queue of a device.
@@ -75,7 +80,7 @@ pub(crate) fn send(tx: &DeviceTx, cx: &mut Cx, ends: NdpEnds, message: &NdpMessa
         id: 0,
         fragment: Fragment::default(),
         header_len: 0,
-        payload_len: u32::try_from(len).expect("a message has at most 32 bytes"),
+        payload_len: u32::try_from(len).expect("a message has at most 40 bytes"),
     };
     let mut sum =
         pkt::checksum::pseudo_header(header.src, header.dst, protocol::ICMPV6, header.payload_len);

@@ -20,10 +20,10 @@
 //! | all but PERMANENT | An unsolicited new link address arrives | STALE |
 //! | all | An administrator sets the link address | PERMANENT |
 //! | all | The entry is deleted by an administrator | NONE |
-//! | all | The device goes down | FAILED |
+//! | all | The entry is removed with its device or source address | FAILED |
 //!
-//! *Confirmed* means that packets arrive at the neighbor ([`Neighbor::on_confirmed`]). A reply with
-//! another link address than the known one may be ignored ([`LinkChange`]).
+//! *Confirmed* means that packets arrive at the neighbor ([`Neighbor::on_confirmed`]). A packet
+//! with another link address than the known one may be ignored ([`LinkChange`]).
 //!
 //! This module does no I/O. The caller passes an event and the time, gets [`NeighborAction`]s to
 //! carry out, and calls [`Neighbor::on_timer`] at [`Neighbor::next_deadline`]. Packets wait only in
@@ -54,7 +54,8 @@ pub enum NudState {
     Reachable,
     /// The link address is unconfirmed, but still used for sending.
     Stale,
-    /// The link address was used while stale. Upper layers have a few seconds to confirm it.
+    /// The link address was used without a recent confirmation. Upper layers have a few seconds to
+    /// confirm it.
     Delay,
     /// Upper layers have not confirmed the link address, and unicast requests are sent to it.
     Probe,
@@ -347,7 +348,8 @@ impl Neighbor {
         NeighborActions::new()
     }
 
-    /// Enters FAILED and drops all waiting packets, because the device is down.
+    /// Enters FAILED and drops all waiting packets, because the entry is being removed with its
+    /// device or source address.
     pub fn shut_down(&mut self, now: Instant) -> NeighborActions {
         self.fail(now)
     }

@@ -48,7 +48,7 @@ pub enum Dequeued {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub enum NetXmit {
-    /// The device has the packets, or they wait for it.
+    /// The device has the packets, they wait for it, or another thread sends them.
     #[default]
     Success,
     /// The packet was enqueued, but the discipline then dropped packets of the same queue to stay

@@ -18,8 +18,8 @@
 //! packets directly to the device, concurrently. Otherwise one thread at a time runs a queue: the
 //! owner of the queue (`sync::CoreLock`, in Linux the bits `__QDISC_STATE_RUNNING` and `MISSED`). A
 //! thread that finds the queue owned by another adds its packets to `incoming` and continues. The
-//! owner takes these packets before it releases the queue. No lock is held while the device is
-//! called.
+//! owner takes these packets before it releases the queue. No other lock is held while the device
+//! is called.
 //!
 //! A queue with packets waits for completions of its device, or for a time (`wake_ns`): the exact
 //! time that its discipline has returned, or that of a retry. The core that the queue belongs to
@@ -140,7 +140,7 @@ impl DeviceTx {
     }
 
     /// Applies changed settings. The next owner of each queue creates the new discipline and drops
-    /// the packets of the previous one (`TxState::follow`).
+    /// the packets of the previous one (`TxState::apply_settings`).
     pub(crate) fn configure(&self, sysctls: &Sysctls) {
         let config = self.qdisc_config(sysctls);
         self.has_qdisc.store(config != QdiscConfig::NoQueue, Ordering::Relaxed);
@@ -231,7 +231,8 @@ impl DeviceTx {
     }
 
     /// Sends complete frames. Superframes and partial checksums are processed here if the device
-    /// does not support them. Linux: `dev_queue_xmit`.
+    /// does not support them. If another thread owns the queue, leaves the frames to it and returns
+    /// `Success`. Linux: `dev_queue_xmit`.
     pub(crate) fn xmit(&self, cx: &mut Cx, queue: QueueId, list: &mut PacketList) -> NetXmit {
         let queue = &self.queues[usize::from(queue.0)];
         if !queue.queued.load(Ordering::Relaxed) {
@@ -322,8 +323,8 @@ impl DeviceTx {
         }
     }
 
-    /// Sends packets until no packet may leave and no thread has requested another run meanwhile.
-    /// Linux: `qdisc_run`.
+    /// Sends packets until no packet may leave and no thread has requested another run meanwhile,
+    /// or until the quota is used up; then the core sends the rest. Linux: `qdisc_run`.
     fn run(&self, cx: &mut Cx, queue: &TxQueue, mut guard: CoreGuard<'_, TxState>) {
         let mut quota = QUOTA;
         loop {

@@ -22,8 +22,9 @@ pub const UNLIMITED: u32 = i32::MAX as u32;
 #[derive(Debug, Default)]
 pub struct ChallengeBudget {
     /// Second in which `left` was drawn, plus one. The first connection that sends a challenge ACK
-    /// in a second updates both fields. Both are accessed with relaxed ordering: two threads that
-    /// draw a limit at the same time replace one random number by another, which is harmless.
+    /// in a second updates both fields. Both are accessed with relaxed ordering: while one thread
+    /// draws the limit, another one may still take from the rest of the previous second, which is
+    /// harmless.
     second: AtomicU32,
     /// Challenge ACKs that may still be sent in that second.
     left: AtomicU32,

@@ -5,19 +5,21 @@
 /// The reason why a connection or an attempt to connect ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpError {
-    /// ECONNREFUSED: a reset answered our SYN.
+    /// ECONNREFUSED: a reset answered our SYN, or an ICMP error reported that the port is
+    /// unreachable.
     ConnectionRefused,
-    /// ECONNRESET: a reset ended the connection.
+    /// ECONNRESET: a reset ended the connection, or `shutdown` ended the attempt to connect.
     ConnectionReset,
     /// EPIPE: a reset came after the peer had closed its side.
     BrokenPipe,
-    /// ETIMEDOUT: the R2 limit of RFC 9293 §3.8.3, keepalive or the user timeout was reached.
+    /// ETIMEDOUT: the R2 limit of RFC 9293 §3.8.3, keepalive, the user timeout, the idle timeout or
+    /// the limit of SYN retransmissions was reached.
     TimedOut,
-    /// EHOSTUNREACH: an ICMP error reported that the peer's host is unreachable.
+    /// EHOSTUNREACH: an ICMP error reported that packets do not reach the peer's host.
     HostUnreachable,
     /// ENETUNREACH: an ICMP error reported that the peer's network is unreachable.
     NetworkUnreachable,
-    /// EACCES: a filter on the path forbids the packets.
+    /// EACCES: an ICMPv6 error reported that a filter on the path forbids the packets.
     Prohibited,
     /// ENOPROTOOPT: an ICMP error reported that the peer's host does not implement TCP.
     ProtocolUnreachable,
@@ -38,7 +40,7 @@ pub enum TcpError {
 /// Reason why a call sent nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// EAGAIN: the send buffer is full, or the handshake is not done.
+    /// EAGAIN: the send buffer is full, memory is scarce, or the handshake is not done.
     WouldBlock,
     /// EPIPE: this side is closed for writing.
     BrokenPipe,
@@ -55,7 +57,8 @@ pub enum RecvError {
     WouldBlock,
     /// ENOTCONN: there is no connection.
     NotConnected,
-    /// EINVAL: there is no urgent data, or `SO_OOBINLINE` leaves the urgent byte in the stream.
+    /// EINVAL: there is no urgent data, it was already read, or `SO_OOBINLINE` leaves the urgent
+    /// byte in the stream.
     NoUrgentData,
     /// The connection ended; reported once, after all received data was read.
     Connection(TcpError),
@@ -69,7 +72,8 @@ pub enum IcmpError {
         /// Next-hop MTU, as reported or guessed; the network layer enforces a lower bound.
         mtu: u32,
     },
-    /// Network or host unreachable, codes 0 and 1: the path is broken at present (RFC 6069 §4.1).
+    /// Network or host unreachable (codes 0 and 1; in ICMPv6 0, 2 and 3): the path is broken at
+    /// present (RFC 6069 §4.1).
     PathBroken(TcpError),
     /// Any other destination unreachable, time exceeded, parameter problem.
     Unreachable(TcpError),

@@ -3,7 +3,9 @@
 //! Above: `stack` accounts for the memory of the host (`net.ipv4.tcp_mem`) and puts the result into
 //! `Cx`. Linux: __sk_mem_raise_allocated, tcp_under_memory_pressure.
 //!
-//! The degree of pressure depends on the pages of all connections and on the previous degree:
+//! The degree of pressure depends on the pages of all connections and on the previous degree
+//! (table). The stack applies the same rule to the use of packet memory and passes the worse
+//! degree.
 //!
 //! | pages | after `None` | after `Pressure` or `Exhausted` |
 //! |---|---|---|
@@ -22,7 +24,7 @@ pub enum MemoryPressure {
     None,
     /// `tcp_mem[1]` was exceeded and usage is not yet below `tcp_mem[0]`: no buffer grows.
     Pressure,
-    /// `tcp_mem[2]` is exceeded: no connection is granted more memory.
+    /// `tcp_mem[2]` is exceeded: no connection is granted more than a few kilobytes.
     Exhausted,
 }
 

@@ -3,8 +3,8 @@
 //! RFC 9293 §3.3.2. Names and numbers are those of Linux: include/net/tcp_states.h.
 //!
 //! Linux's NEW_SYN_RECV has no variant: a passive open is an object of the small type `Request`
-//! until the handshake completes. A connection in [`State::TimeWait`] is soon replaced by an object
-//! of the small type `TimeWait`.
+//! until the handshake completes, unless it uses Fast Open. A connection in [`State::TimeWait`] is
+//! soon replaced by an object of the small type `TimeWait`.
 
 use core::fmt;
 
@@ -14,11 +14,12 @@ use core::fmt;
 pub enum State {
     /// Open in both directions.
     Established = 1,
-    /// Active open: our SYN is sent.
+    /// Active open: our SYN is sent, or held until the first write (Fast Open).
     SynSent = 2,
-    /// Simultaneous open: SYNs have crossed, ours is not acknowledged.
+    /// Our SYN is not acknowledged and the peer's has arrived: simultaneous open, Fast Open server,
+    /// or a passive open until the third segment is processed.
     SynRecv = 3,
-    /// Our FIN is sent, not acknowledged; the peer still sends.
+    /// Our FIN is sent or queued, not acknowledged; the peer still sends.
     FinWait1 = 4,
     /// Our FIN is acknowledged; the peer still sends.
     FinWait2 = 5,
@@ -28,7 +29,7 @@ pub enum State {
     Close = 7,
     /// The peer has closed its direction; we still send.
     CloseWait = 8,
-    /// The peer has closed and our FIN is sent.
+    /// The peer has closed and our FIN is sent or queued.
     LastAck = 9,
     /// Listening for connection requests.
     Listen = 10,
@@ -77,7 +78,8 @@ impl State {
         !matches!(self, Self::Close | Self::Listen | Self::SynSent | Self::SynRecv)
     }
 
-    /// Whether the application may enqueue data, to be sent as soon as the state allows it.
+    /// Whether the direction to the peer is open or will be. Before ESTABLISHED only Fast Open
+    /// accepts data.
     #[must_use]
     pub const fn may_queue_data(self) -> bool {
         matches!(self, Self::SynSent | Self::SynRecv | Self::Established | Self::CloseWait)
@@ -120,8 +122,9 @@ impl State {
         matches!(self, Self::Established | Self::CloseWait)
     }
 
-    /// Whether `next` is a transition of RFC 9293 figure 5, an abort, or the FIN that Linux accepts
-    /// in SYN_RECV.
+    /// Whether a connection in this state may enter `next`: by an abort, by the FIN that Linux
+    /// accepts in SYN_RECV, or by a transition of RFC 9293 figure 5. The transitions from LISTEN
+    /// are excluded, because no control block makes them.
     ///
     /// Only assertions call this function.
     #[must_use]
@@ -165,7 +168,7 @@ mod tests {
     #[test]
     fn the_predicates_of_a_state_do_not_contradict_each_other() {
         for state in State::ALL {
-            // The peer's FIN ends receiving, and both are false before the handshake.
+            // The peer's FIN ends receiving. Before the handshake both predicates are false.
             assert!(
                 !(state.may_receive() && state.peer_closed()),
                 "{state} both receives and is closed"

@@ -48,7 +48,7 @@ fn on_keepalive(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     let idle = cx.now - tcb.last_received_at;
     let keepalive = tcb.idle.times().or_config(cx.config);
     if busy || idle < keepalive.time {
-        // The retransmission timer supervises data in flight, so keepalive waits.
+        // The retransmission or persist timer supervises queued data, so keepalive waits.
         let left = if busy { keepalive.time } else { keepalive.time - idle };
         tcb.idle.probe_at = cx.now + left;
         return;
@@ -58,7 +58,7 @@ fn on_keepalive(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     segment::send_probe(tcb, cx);
     cx.count(Counter::TcpExtTCPKeepAlive);
-    tcb.probes_out = tcb.probes_out.saturating_add(1);
+    tcb.count_probe(cx.now);
     tcb.idle.probe_at = cx.now + keepalive.interval;
 }
 

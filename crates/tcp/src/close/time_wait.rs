@@ -131,8 +131,8 @@ impl TimeWait {
         }
         if !rst {
             if paws_reject || header.has(Flags::ACK) {
-                // The peer retransmits its FIN, so its wait for our ACK starts again, and TIME-WAIT
-                // starts again with it.
+                // The peer may have retransmitted its FIN. Then its wait for our ACK starts again,
+                // and so does TIME-WAIT.
                 self.deadline = cx.now + TIME_WAIT_LEN;
             }
             self.acknowledge(cx);
@@ -174,9 +174,9 @@ impl TimeWait {
 
     /// Returns the values for an active open that reuses the four-tuple, if that is safe
     /// (RFC 6191 §2; Linux: tcp_twsk_unique). Reuse is safe only with timestamps, which distinguish
-    /// old segments from new ones, and only if the peer's timestamp clock has advanced: `delay`
-    /// (`tcp_tw_reuse_delay`) after the peer's last timestamp. The caller then ends TIME-WAIT and
-    /// counts `TcpExtTWRecycled`.
+    /// old segments from new ones, and only if the peer's timestamp clock has advanced, which is
+    /// assumed `delay` (`tcp_tw_reuse_delay`) after the peer's last timestamp. The caller then ends
+    /// TIME-WAIT and counts `TcpExtTWRecycled`.
     #[must_use]
     pub fn reuse(&self, now: Instant, delay: Duration) -> Option<Reuse> {
         let ticked = now.checked_duration_since(self.ts_recent_at).is_some_and(|age| age >= delay);

@@ -1,10 +1,10 @@
 //! Expiry of a connection's timers.
 //!
-//! Above: the stack's timer wheel. Below: each timer has a function of its own in `loss`,
-//! `segment::ack_compression` or `keepalive`; zero window probes are here. RFC 9293 §3.8,
+//! Above: the stack's timer wheel. Below: `loss`, `segment::ack_compression` and `keepalive` handle
+//! most timers. The delayed ACK, zero window probes and FIN-WAIT-2 are handled here. RFC 9293 §3.8,
 //! RFC 6298 §5, RFC 1122 §4.2.3; Linux: net/ipv4/tcp_timer.c.
 //!
-//! Not here: the deadlines as data (`tcb::timers`), the retransmission timeout
+//! Not here: the deadlines themselves (`tcb::timers`), the retransmission timeout
 //! (`loss::retransmit`), keepalive and the idle timeout (`keepalive`).
 
 use crate::{
@@ -49,7 +49,7 @@ pub fn on_timer(tcb: &mut Tcb, cx: &mut Cx<'_>) {
 
 /// Handles the delayed-ACK timer. Schedules the delayed ACK, because within its delay no second
 /// segment arrived and no data segment carried the ACK (RFC 9293 §3.8.6.3). If a compressed ACK
-/// waits in this timer slot, sends it instead.
+/// waits for this timer, sends it instead.
 fn on_delack(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.timers.stop_delack();
     if tcb.ack_compression.is_waiting() && tcb.state != State::Close {
@@ -69,7 +69,8 @@ fn on_fin_wait_2(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.finish(cx, None);
 }
 
-/// Probes whether the peer's window has opened, as long as the peer answers (RFC 9293 §3.8.6.1).
+/// Handles the persist timer: sends held-back data if the window has room, else probes whether the
+/// window has opened, as long as the peer answers (RFC 9293 §3.8.6.1).
 fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     tcb.timers.stop_rtx();
     if tcb.send_queue.sent_count() > 0 || tcb.send_queue.first_unsent().is_none() {
@@ -83,23 +84,20 @@ fn on_persist(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     }
     tcb.send_queue.mark_held_pushed();
     if next::send_held(tcb, cx) {
-        // The window had room, and a cork, Nagle or missing memory held the data back. The data is
-        // sent now, and the RTO is armed.
+        // The window had room, and a cork, Nagle, a window below a segment or missing memory held
+        // the data back. Up to one segment is sent now, and the RTO is armed.
         return;
     }
     segment::send_probe(tcb, cx);
-    if tcb.probes_out == 0 {
-        tcb.probe_since = cx.now;
-    }
-    tcb.probes_out = tcb.probes_out.saturating_add(1);
+    tcb.count_probe(cx.now);
     tcb.persist_backoff = tcb.persist_backoff.saturating_add(1);
     cx.count(Counter::TcpExtTCPWinProbe);
     arm_persist(tcb, cx);
 }
 
-/// Returns whether the probes have reached R2, the limit at which a connection ends. Probes are
-/// counted since the last ACK of any kind: a connection whose peer answers stays open
-/// (RFC 9293 §3.8.6.1).
+/// Returns whether the probes have reached R2, the limit at which a connection ends. Except for
+/// orphans, probes are counted since the last ACK of any kind: a connection whose peer answers
+/// stays open (RFC 9293 §3.8.6.1).
 fn probes_exhausted(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     if let Some(limit) = tcb.user_timeout
         && tcb.probes_out > 0

@@ -44,7 +44,7 @@ impl Algorithm {
     }
 
     /// Whether the algorithm depends on ECN marks: ECN is offered and accepted regardless of
-    /// `net.ipv4.tcp_ecn`, and every segment is ECN-capable (RFC 8257 §3.5; Linux:
+    /// `net.ipv4.tcp_ecn`, and not only new data is sent ECN-capable (RFC 8257 §3.5; Linux:
     /// `TCP_CONG_NEEDS_ECN`).
     #[must_use]
     pub const fn needs_ecn(self) -> bool {

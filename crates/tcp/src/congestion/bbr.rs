@@ -12,18 +12,19 @@
 //! | Down, Cruise | 0.9, 1 | The next probe is due | Refill |
 //! | Refill | 1 | A round trip is over | Up |
 //! | Up | 1.25 | The bandwidth stops growing, or too much is lost or marked | Down |
-//! | all | | The minimum of the round-trip time was not measured for 5 s | ProbeRTT |
+//! | all | | No new minimum of the round-trip time was measured for 5 s | ProbeRTT |
 //! | ProbeRTT | 1 | 200 ms and a round trip are over | Cruise, or Startup if it had not ended |
 //!
 //! The algorithm keeps two kinds of bounds beside the model, and none of them reacts to a single
 //! loss. `inflight_hi` comes from probing: it is set when more than LossThresh of the data in
-//! flight was lost. `inflight_lo` and `bw_lo` come from rounds (round trips) between probes in
-//! which more than LossThresh was lost or an ECN mark was echoed. Both shrink by three tenths per
-//! round at most, and are reset when the next probe begins.
+//! flight was lost or a mark was echoed. `inflight_lo` and `bw_lo` come from rounds (round trips)
+//! between probes in which more than LossThresh was lost or an ECN mark was echoed; a timeout may
+//! set `inflight_lo`, too. Both shrink by three tenths per round at most, and are reset when the
+//! next probe begins.
 //!
-//! The files follow the draft: `signals` has the signals of ACKs (§5.5), `startup` §5.3.1,
-//! `probe_bw` §5.3.3, `probe_rtt` §5.3.4; this file has the order of an update and the control
-//! parameters (§5.6). Names are the draft's.
+//! The files follow the draft: `signals` has the signals of ACKs (§5.5), `startup` §5.3.1 and
+//! §5.3.2, `probe_bw` §5.3.3, `probe_rtt` §5.3.4; this file has the order of an update and the
+//! control parameters (§5.6). Names are the draft's.
 //!
 //! Differs from the draft: a round in which a mark was echoed counts as a round with a loss,
 //! because RFC 3168 §6.1.2 requires the same reaction to both.
@@ -249,7 +250,7 @@ impl Bbr {
             // Pace at the path's rate: the gain of the phase would send a burst into an empty path.
             self.pacing_rate = Some(self.paced(self.bw, 100)).filter(|_| self.bw > 0);
         } else if self.phase == Phase::ProbeRtt {
-            // The next ACK ends ProbeRTT.
+            // If the time of ProbeRTT is over, the next ACK ends it.
             self.probe_rtt_round_done |= self.check_probe_rtt_done(window, now);
         }
     }
@@ -343,7 +344,8 @@ impl Bbr {
         }
     }
 
-    /// Returns `gain` percent of the bandwidth-delay product (BBRBDPMultiple, §5.6.4.2).
+    /// Returns `gain` percent of the bandwidth-delay product, or the window before the first
+    /// samples (BBRBDPMultiple, §5.6.4.2).
     fn bdp(&self, window: &Window, bw: u64, gain: u64) -> u32 {
         if self.min_rtt == Duration::MAX || bw == 0 {
             return window.cwnd;

@@ -41,7 +41,7 @@ pub(super) struct Cubic {
     /// Plateau of the cubic function: W_max, or the window at the start of the epoch if that is
     /// larger.
     origin: u32,
-    /// W_max: the window at the last loss; 0 before the first.
+    /// W_max: the window at the last loss, or less (fast convergence); 0 before the first loss.
     w_max: u32,
     /// cwnd_prior: the window before the last reduction.
     cwnd_prior: u32,
@@ -154,7 +154,7 @@ fn share(bytes: u32, numerator: u32, divisor: u32) -> u32 {
 }
 
 /// Returns the largest number whose cube is not above `n`, computed bit by bit. Called once per
-/// loss.
+/// stage of congestion avoidance.
 fn cube_root(n: u64) -> u64 {
     // The root of a 64-bit number has at most 22 bits; a cube of 22 bits needs 66, hence `u128`.
     let mut root = 0u64;

@@ -6,11 +6,11 @@
 //! - **Delay**, HyStart++ (RFC 9406). When the minimum round-trip time of a round (a flight and its
 //!   ACKs) is clearly longer than that of the round before, a queue builds up: growth is reduced to
 //!   a quarter (conservative slow start). Five rounds of conservative slow start end slow start. If
-//!   the round-trip time falls again before, the rise was a false alarm, and normal slow start
+//!   the round-trip time falls again before then, the rise was a false alarm, and normal slow start
 //!   continues. Linux instead ends slow start at once, on a rise above the minimum round-trip time
 //!   of the connection (hystart_update, `HYSTART_DELAY`).
 //! - **Train**, the other signal of Linux (hystart_update, `HYSTART_ACK_TRAIN`). RFC 9406 §4.1
-//!   omits this signal because it rarely occurs if ACKs are compressed; then it does no harm. A
+//!   omits this signal because it rarely occurs if ACKs are compressed. Its absence does no harm. A
 //!   flight leaves in bursts and is acknowledged at the rate of the bottleneck. ACKs that arrive
 //!   close together for half a round trip show that the flight fills half the path. The window has
 //!   doubled since that flight was sent, so it now fills the whole path, and slow start ends at
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(
             round(&mut hystart, 1, 44),
             Verdict::Grow(1),
-            "a rise is not an eighth of 40 ms"
+            "a rise of less than an eighth of 40 ms counted"
         );
         assert_eq!(round(&mut hystart, 2, 50), Verdict::Grow(4));
         for number in 3..7 {
@@ -299,12 +299,12 @@ mod tests {
             };
             hystart.on_ack(&sample, 40 * MSS, MSS)
         };
-        assert_eq!(superframe(0, 5), Verdict::Grow(1), "less than 4 ms counts as a rise");
+        assert_eq!(superframe(0, 5), Verdict::Grow(1), "a rise of less than 4 ms counted");
         assert_eq!(superframe(2, 6), Verdict::Stop(SlowStartEnd::Delay));
     }
 
     /// Acknowledges one flight over a path of 20 ms, one segment every `gap_us`, with a window of
-    /// `segments`. Returns the number of acknowledgments and the time after which slow start ended.
+    /// `segments`. Returns the index and the time of the acknowledgment that ended slow start.
     fn train(gap_us: u64, segments: u32) -> Option<(u32, Duration)> {
         let mut hystart = HyStart::default();
         let train_max = Some(train_max(Duration::from_millis(20), 100_000_000, 0, false));
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(
             micros(250_000_000, 0, false),
             520,
-            "at twice 1 Gbit/s of pacing, the bound is not 1 ms"
+            "pacing at twice 1 Gbit/s: the added time is not limited to 1 ms"
         );
         assert_eq!(micros(2_500_000_000, 1448, false), (40 + 104) / 2, "pacing at twice 10 Gbit/s");
         assert_eq!(micros(2_500_000_000, 1448, true), 40 + 104);

@@ -1,8 +1,8 @@
 //! Proportional rate reduction: in recovery, the bytes sent are proportional to the bytes
 //! delivered.
 //!
-//! Above: `congestion`, during SACK recovery. RFC 6937bis (draft-ietf-tcpm-prr-rfc6937bis); Linux:
-//! tcp_cwnd_reduction.
+//! Above: `congestion`, during SACK recovery and after an ECN mark. RFC 6937bis
+//! (draft-ietf-tcpm-prr-rfc6937bis); Linux: tcp_cwnd_reduction.
 //!
 //! With every ACK the window is set to the bytes in flight plus the bytes that may be sent. The
 //! flight is then near `ssthresh` at the end of recovery, and sending neither pauses for half a

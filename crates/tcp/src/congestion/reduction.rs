@@ -3,7 +3,8 @@
 //! Above: `loss::recovery`. RFC 5681 §3.1–3.2, RFC 6582 §3.2, RFC 3168 §6.1.2, RFC 6937bis. The
 //! algorithm (`policy`) decides the size of a reduction.
 //!
-//! An algorithm with a model (BBR) is only notified of these events and bounds the window itself.
+//! An algorithm with a model (BBR) is only notified of these events and bounds the window itself,
+//! except that a timeout lowers the window to one segment until its recovery ends.
 
 use alloc::boxed::Box;
 
@@ -100,8 +101,8 @@ impl Congestion {
         self.prr = Some(Prr::new(self.window.cwnd));
     }
 
-    /// Sets the window on an ACK in SACK recovery: `delivered` bytes arrived, `pipe` bytes are in
-    /// flight. `safe` when SND.UNA advanced and no further loss was detected.
+    /// Sets the window on an ACK in SACK recovery or after a mark: `delivered` bytes arrived,
+    /// `pipe` bytes are in flight. `safe` when SND.UNA advanced and no further loss was detected.
     pub fn on_recovery_ack(&mut self, delivered: u32, pipe: u32, safe: bool) {
         let Window { ssthresh, mss, .. } = self.window;
         if let Some(prr) = &mut self.prr {
@@ -117,8 +118,8 @@ impl Congestion {
         }
     }
 
-    /// Ends SACK recovery or recovery after a timeout, when all data that was in flight at its
-    /// start is acknowledged.
+    /// Ends SACK recovery, recovery after a timeout or the reduction after a mark, when all data
+    /// that was in flight at its start is acknowledged.
     pub fn on_recovery_complete(&mut self) {
         if let Some(bbr) = self.policy.model() {
             bbr.on_recovered(&mut self.window);

@@ -10,7 +10,7 @@ use super::window::Window;
 /// State of Reno.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reno {
-    /// Bytes acknowledged towards the next increase. Less than `cwnd` between calls.
+    /// Bytes acknowledged towards the next increase.
     acked: u32,
 }
 

@@ -45,7 +45,7 @@ impl Default for CongestionConfig {
 pub struct AckSample {
     /// Time of arrival.
     pub now: Instant,
-    /// Newly acknowledged bytes.
+    /// Newly delivered bytes, by which the window may grow.
     pub acked_bytes: u32,
     /// Measured round-trip time, if the acknowledgment allows a measurement.
     pub rtt: Option<Duration>,
@@ -75,8 +75,8 @@ impl LossThresh {
     }
 }
 
-/// One estimate of the delivery rate (the draft's `RS`), made for every ACK that delivers data or
-/// detects a loss.
+/// One estimate of the delivery rate (the draft's `RS`), made for every ACK that arrives while data
+/// is in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RateSample {
     /// RS.delivered: bytes that arrived in `interval`.
@@ -116,8 +116,8 @@ pub(crate) fn bytes_per_second(delivered: u32, interval: Duration) -> u64 {
     u64::from(delivered) * 1_000_000_000 / ns
 }
 
-/// Sample of every acknowledgment, in any state of recovery, for algorithms that use more than
-/// losses.
+/// Sample of every acknowledgment that arrives while data is in flight, in any state of recovery,
+/// for algorithms that use more than losses.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelSample<'a> {
     /// Time of arrival.
@@ -138,7 +138,7 @@ pub struct ModelSample<'a> {
     pub in_recovery: bool,
     /// Whether the window limited the connection in this round.
     pub is_cwnd_limited: bool,
-    /// First loss since the previous acknowledgment that exceeded `loss_thresh`.
+    /// First loss that exceeded `loss_thresh` since the previous acknowledgment.
     pub excessive_loss: Option<LossSample>,
     /// Fraction of the flight that may be lost.
     pub loss_thresh: LossThresh,

@@ -126,7 +126,7 @@ fn newreno_recovery_follows_rfc_6582() {
     assert_eq!(congestion.cwnd(), 12 * MSS);
     congestion.on_partial_ack(3 * MSS, 9 * MSS);
     assert_eq!(congestion.cwnd(), 10 * MSS);
-    // Less than a segment is not added back.
+    // A partial ACK of less than one segment adds no segment back (RFC 6582 §3.2, step 3).
     congestion.on_partial_ack(MSS / 2, 9 * MSS);
     assert_eq!(congestion.cwnd(), 10 * MSS - MSS / 2);
     congestion.on_exit_recovery(MSS);
@@ -208,7 +208,7 @@ fn a_window_that_was_full_once_counts_as_full_for_the_round() {
 }
 
 #[test]
-fn a_window_not_filled_for_a_timeout_loses_half_of_its_unused_part() {
+fn a_window_not_filled_for_one_rto_loses_half_of_its_unused_part() {
     let mut congestion = limited();
     congestion.on_ack(&ack(10 * MSS));
     congestion.on_ack(&ack(20 * MSS));
@@ -232,7 +232,7 @@ fn a_window_not_filled_for_a_timeout_loses_half_of_its_unused_part() {
 }
 
 #[test]
-fn idling_halves_the_window_per_timeout_down_to_the_initial_window() {
+fn idling_halves_the_window_per_rto_down_to_the_initial_window() {
     let mut congestion = limited();
     congestion.on_ack(&ack(70 * MSS));
     assert_eq!(congestion.cwnd(), 80 * MSS);
@@ -301,7 +301,7 @@ fn every_algorithm_is_found_by_its_name() {
 }
 
 #[test]
-fn prr_sends_in_proportion_to_the_delivered_bytes() {
+fn prr_sends_no_more_than_is_delivered_and_ends_at_the_threshold() {
     let mut congestion = limited();
     congestion.on_ack(&ack(10 * MSS));
     assert_eq!(congestion.cwnd(), 20 * MSS);
@@ -321,7 +321,7 @@ fn prr_sends_in_proportion_to_the_delivered_bytes() {
         let room = congestion.cwnd().saturating_sub(pipe) / MSS * MSS;
         congestion.on_transmitted(room);
         (pipe, out) = (pipe + room, out + room);
-        assert!(out <= MSS + arrived * MSS, "more than one segment more was sent than delivered");
+        assert!(out <= arrived * MSS, "the bytes sent exceed those delivered");
     }
     assert!(pipe.abs_diff(ssthresh) <= MSS, "the flight {pipe} is not near ssthresh");
     congestion.on_recovery_complete();

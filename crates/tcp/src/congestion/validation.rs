@@ -1,7 +1,8 @@
 //! Congestion window validation: an unused window does not grow, and shrinks after some time.
 //!
 //! Above: `output`. RFC 7661, RFC 2861, RFC 5681 §4.1; Linux: tcp_cwnd_validate(),
-//! tcp_cwnd_restart(). Does not apply to a model (BBR), which has its own restart from idle.
+//! tcp_cwnd_restart(). The window of a model (BBR), which has its own restart from idle, is not
+//! changed.
 
 use core::time::Duration;
 
@@ -11,7 +12,8 @@ use super::{Congestion, SendSample, window::Window};
 
 impl Congestion {
     /// Records whether the window limited a call of `output`. Called after each such call that sent
-    /// data or was stopped by the window; during recovery only if the algorithm has a model.
+    /// data or was stopped by the window; during a reduction or recovery only if the algorithm has
+    /// a model.
     pub fn on_sent(&mut self, sample: &SendSample) {
         self.usage.on_sent(sample);
         if self.is_cwnd_limited() {
@@ -27,8 +29,8 @@ impl Congestion {
         }
     }
 
-    /// Removes half of the unused part of a window that was not filled for one timeout. RFC 7661
-    /// requires a reduction; this one is Linux's.
+    /// Removes half of the unused part of a window that was not filled for one RTO. The initial
+    /// window counts as used. RFC 7661 requires a reduction; this one is Linux's.
     fn shrink_to_use(&mut self, now: Instant) {
         let used = self.usage.used.max(self.initial_window());
         if used < self.window.cwnd {
@@ -39,7 +41,7 @@ impl Congestion {
         self.usage.full_at = now;
     }
 
-    /// Halves the window for each timeout of the idle time `idle`, down to the initial window.
+    /// Halves the window once for each RTO in the idle time `idle`, down to the initial window.
     /// Called before sending resumes. Milder than RFC 5681 §4.1, as in Linux
     /// (`net.ipv4.tcp_slow_start_after_idle`).
     pub fn on_idle(&mut self, idle: Duration, rto: Duration, now: Instant) {
@@ -84,8 +86,8 @@ impl Congestion {
         self.policy.counts_growth_only() && self.prr.is_none()
     }
 
-    /// Whether acknowledgments change nothing: the window is not filled, and no algorithm counts
-    /// delivered bytes.
+    /// Whether acknowledgments change nothing: the window is not filled, and the algorithm does not
+    /// count delivered bytes.
     #[inline]
     pub(crate) fn is_unused(&self) -> bool {
         self.policy.counts_growth_only() && !self.is_cwnd_limited()

@@ -4,9 +4,9 @@
 //! Documentation/networking/ip-sysctl.rst.
 //!
 //! One `TcpConfig` belongs to a stack (Linux: a network namespace) and is only read by the engine.
-//! A value that a socket may override (keepalive times, buffer sizes) is copied into the
+//! Some values that a socket may override, such as the default buffer sizes, are copied into the
 //! [`Tcb`](crate::Tcb) when the connection is created, so a later change affects new connections
-//! only, as in Linux.
+//! only. Others, such as keepalive times, are read when they are needed. Both as in Linux.
 //!
 //! Not here: ranges and error texts (`stack::sysctl`), per-socket options of a connection
 //! (`socket::sockopt`).
@@ -24,8 +24,8 @@ use crate::{
 /// range of Linux versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PacketRecycle {
-    /// Each packet is returned at once to its home core, the core that allocated it, by the thread
-    /// that frees it. Linux before 5.2.
+    /// The thread that frees a packet returns its descriptor at once to its home core, the core
+    /// that allocated it. Linux before 5.2.
     None,
     /// A connection keeps one acknowledged packet for its next write, and one packet that was read,
     /// which softirq frees. Linux 5.2 to 5.15.
@@ -41,8 +41,8 @@ pub enum PacketRecycle {
 }
 
 impl PacketRecycle {
-    /// Returns the mode of packet memory for this setting. At most `defer_max` packets wait for
-    /// their home core.
+    /// Returns the mode of packet memory for this setting. `defer_max` limits the packets that wait
+    /// for their home core with `PerCoreDefer`.
     #[must_use]
     pub const fn free_mode(self, defer_max: u32) -> FreeMode {
         match self {
@@ -65,17 +65,17 @@ pub struct BufferLimits {
     pub max: u32,
 }
 
-/// The `net.ipv4.tcp_*` settings that the engine reads. Times are durations, limits are counts.
+/// The settings that the engine reads, most of them `net.ipv4.tcp_*`. Times are durations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// `tcp_rmem`: receive buffer. The default is 131072, half of which is announced as window
-    /// (Linux: `tcp_adv_win_scale` of 1).
+    /// `tcp_rmem`: receive buffer. Until arriving packets show the real ratio of payload to memory,
+    /// half of the buffer is announced as window (Linux: `tcp_adv_win_scale` of 1).
     pub tcp_rmem: BufferLimits,
-    /// `tcp_wmem`: send buffer. The default of 16384 is increased at once to hold two initial
-    /// windows, then the buffer grows with cwnd.
+    /// `tcp_wmem`: send buffer. When the connection is established, the default of 16384 grows to
+    /// hold two initial windows; then the buffer grows with cwnd.
     pub tcp_wmem: BufferLimits,
-    /// `net.core.rmem_max`: largest buffer that `SO_RCVBUF` may request; it also bounds the window
-    /// scale that we offer.
+    /// `net.core.rmem_max`: largest buffer that `SO_RCVBUF` may request. The window scale that we
+    /// offer allows for such a buffer, too.
     pub rmem_max: u32,
     /// `net.core.wmem_max`: largest buffer that `SO_SNDBUF` may request.
     pub wmem_max: u32,
@@ -94,7 +94,8 @@ pub struct TcpConfig {
     pub tcp_dsack: bool,
     /// `tcp_frto`: other than 0 enables the detection of spurious timeouts (RFC 5682).
     pub tcp_frto: u8,
-    /// `tcp_early_retrans`: 3 enables tail loss probes (RFC 8985 §7), 0 disables them.
+    /// `tcp_early_retrans`: 3 or 4 enables tail loss probes (RFC 8985 §7), a smaller value disables
+    /// them.
     pub tcp_early_retrans: u8,
     /// `tcp_retries1`: retransmissions after which the network layer is asked for another route.
     pub tcp_retries1: u8,
@@ -126,8 +127,8 @@ pub struct TcpConfig {
     /// connection is reset. Probes and their answers do not count, so the timeout also ends a
     /// connection whose peer keeps its window closed. 0 is no limit. A connection that is
     /// established while the setting is 0 has no limit until its socket sets
-    /// `QUIETLINE_IDLE_TIMEOUT`. Any other change affects a connection when its current deadline
-    /// expires.
+    /// `QUIETLINE_IDLE_TIMEOUT` or a keepalive option, or its keepalive timer expires. Any other
+    /// change affects a connection when its current deadline expires.
     pub tcp_idle_timeout: Duration,
     /// `tcp_fin_timeout`: time that an orphan stays in FIN-WAIT-2.
     pub tcp_fin_timeout: Duration,
@@ -139,16 +140,16 @@ pub struct TcpConfig {
     /// `tcp_mtu_probe_floor`: smallest segment size to which a suspected black hole reduces
     /// segments.
     pub tcp_mtu_probe_floor: u16,
-    /// `tcp_probe_threshold`: width in bytes of the remaining interval at which the search for the
-    /// path MTU ends.
+    /// `tcp_probe_threshold`: width in bytes of the remaining interval below which the search for
+    /// the path MTU ends.
     pub tcp_probe_threshold: u16,
     /// `tcp_probe_interval`: time after which a finished search starts again.
     pub tcp_probe_interval: Duration,
     /// `tcp_base_mss`: segment size at which path MTU probing starts and to which a suspected black
     /// hole falls back.
     pub tcp_base_mss: u16,
-    /// `tcp_min_snd_mss`: lower bound of our segment size, options included, for MSS options and
-    /// ICMP errors. A small window may still make segments smaller.
+    /// `tcp_min_snd_mss`: size, options included, below which neither an MSS option nor an ICMP
+    /// error reduces our segments. A small window may still make segments smaller.
     pub tcp_min_snd_mss: u16,
     /// `tcp_challenge_ack_limit`: approximate number of challenge ACKs per second of all
     /// connections together; INT_MAX is no limit (RFC 5961 §7).
@@ -161,7 +162,8 @@ pub struct TcpConfig {
     pub tcp_invalid_ratelimit: Duration,
     /// `tcp_slow_start_after_idle`: whether cwnd shrinks after an RTO without sending (RFC 2861).
     pub tcp_slow_start_after_idle: bool,
-    /// `tcp_notsent_lowat`: number of unsent bytes from which on a socket is not writable.
+    /// `tcp_notsent_lowat`: while at least this many bytes are unsent, a write starts no new
+    /// packet. The socket is writable while fewer than half as many are unsent.
     pub tcp_notsent_lowat: u32,
     /// `tcp_stdurg`: whether a peer's urgent pointer points to the urgent byte itself
     /// (RFC 1122 §4.2.2.4) instead of the byte after it.
@@ -172,8 +174,9 @@ pub struct TcpConfig {
     /// `tcp_max_reordering`: upper bound to which a connection that detects reordering raises the
     /// number of `tcp_reordering`. The default is 300.
     pub tcp_max_reordering: u16,
-    /// `tcp_tso_win_divisor`: a superframe (a packet of several segments) waits for an ACK if it is
-    /// smaller than the window divided by this number. With 0 it never waits.
+    /// `tcp_tso_win_divisor`: a partial superframe (a packet of several segments) may wait for an
+    /// ACK if the free part of the windows is below the smaller window divided by this number. With
+    /// 0 it never waits.
     pub tcp_tso_win_divisor: u8,
     /// `tcp_congestion_control`: algorithm of sockets that do not choose one.
     pub tcp_congestion_control: Algorithm,
@@ -190,13 +193,14 @@ pub struct TcpConfig {
     pub tcp_pacing_ss_ratio: u16,
     /// `tcp_pacing_ca_ratio`: pacing rate in congestion avoidance.
     pub tcp_pacing_ca_ratio: u16,
-    /// `tcp_min_tso_segs`: number of segments of a superframe at the lowest pacing rate.
+    /// `tcp_min_tso_segs`: number of segments of a superframe at low pacing rates.
     pub tcp_min_tso_segs: u16,
-    /// `tcp_tso_rtt_log`: superframes are larger on paths whose round-trip time is below 2^this µs.
+    /// `tcp_tso_rtt_log`: superframes are larger on short paths: by a bonus that halves with each
+    /// 2^n µs of the minimum round-trip time, where n is this setting.
     pub tcp_tso_rtt_log: u8,
     /// Limit of a connection's bytes below TCP and of one superframe, as a time: the bytes that its
-    /// pacing rate sends in 2^-this seconds. Linux has 1 ms (10) for most devices, and 8 ms (7) for
-    /// wireless ones, which aggregate many packets (`sk_pacing_shift`).
+    /// pacing rate sends in 2^-n seconds, where n is this value. Linux has 1 ms (10) for most
+    /// devices, and 8 ms (7) for wireless ones, which aggregate many packets (`sk_pacing_shift`).
     pub pacing_shift: u8,
     /// `tcp_limit_output_bytes`: limit of one connection's packets below TCP, in bytes of truesize;
     /// 0 is no limit.
@@ -211,7 +215,7 @@ pub struct TcpConfig {
     /// introduced it; the setting that Linux 5.2 has is off by default.
     pub tcp_tx_packet_cache: bool,
     /// `tcp_rx_skb_cache` (Linux 5.2 to 5.15): whether, with `skb_recycle` at `socket_one`, a
-    /// connection keeps one packet that was read for softirq to free. On by default, as the cache
+    /// connection keeps one packet that was read, which softirq frees. On by default, as the cache
     /// was when Linux introduced it; the setting that Linux 5.2 has is off by default.
     pub tcp_rx_packet_cache: bool,
     /// Whether `tcp_rx_skb_cache` applies only while RPS and RFS do not move packets to another
@@ -229,7 +233,8 @@ pub struct TcpConfig {
     /// `tcp_comp_sack_delay_ns`, as a duration: time that an ACK of out-of-order segments may wait
     /// for more of them. The default is 1 ms.
     pub tcp_comp_sack_delay: Duration,
-    /// `tcp_comp_sack_nr`: out-of-order segments that one ACK may answer; 0 answers each.
+    /// `tcp_comp_sack_nr`: number of answers to out-of-order segments that may wait for one ACK;
+    /// with 0 none waits.
     pub tcp_comp_sack_nr: u8,
     /// `tcp_pingpong_thresh`: number of prompt replies of the application after which ACKs are
     /// delayed, so that a reply carries them.
@@ -395,8 +400,9 @@ pub struct SocketOptions {
     /// `TCP_DEFER_ACCEPT` of a listener: time that a handshake waits for data before `accept`
     /// returns it.
     pub defer_accept: Option<Duration>,
-    /// `TCP_LINGER2`: time that an orphan stays in FIN-WAIT-2, at most two minutes. Zero closes it
-    /// at once by a reset, as a negative number does in Linux; `None` means `tcp_fin_timeout`.
+    /// `TCP_LINGER2`: time that an orphan stays in FIN-WAIT-2, at most two minutes, but at least
+    /// 3.5 RTO. Zero closes it at once by a reset, as a negative number does in Linux; `None` means
+    /// `tcp_fin_timeout`.
     pub linger2: Option<Duration>,
     /// `TCP_USER_TIMEOUT` (RFC 5482): time that sent data may stay unacknowledged.
     pub user_timeout: Option<Duration>,
@@ -430,7 +436,7 @@ pub struct PathMetrics {
     /// `window`: largest receive window that is announced, in bytes.
     pub window: u32,
     /// `rtt`: expected round-trip time in milliseconds. A smaller measurement of the handshake does
-    /// not lower the first retransmission timeout below the one of this time.
+    /// not lower the first retransmission timeout below the one that this time gives.
     pub rtt_ms: u32,
     /// `advmss`: largest MSS that is announced.
     pub advmss: u16,

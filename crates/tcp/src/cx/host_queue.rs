@@ -9,7 +9,8 @@
 /// The packets of a connection below TCP, as counted by the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostQueue {
-    /// Truesize of the connection's packets in queues and devices, those on `cx.out` included.
+    /// Truesize of the connection's packets with payload in queues and devices, those on `cx.out`
+    /// included.
     pub bytes: u32,
     /// Whether the layers below report completions, which resume a throttled connection. Without
     /// them a connection must not be throttled.

@@ -4,9 +4,9 @@
 //! tcp_fin.
 //!
 //! The segment starts at RCV.NXT or later and lies inside the window (first step). In-order data
-//! goes to the receive queue, together with queued data that becomes contiguous. Out-of-order data
-//! is queued in `reassembly` and answered by duplicate ACKs (`ack_compression`), of which fast
-//! retransmit needs three.
+//! goes to the receive queue or directly to a waiting reader, followed by queued data that becomes
+//! contiguous. Out-of-order data is queued in `reassembly` and answered by duplicate ACKs
+//! (`ack_compression`), of which fast retransmit needs three.
 
 use arrayvec::ArrayVec;
 use pkt::{DropReason, Packet};
@@ -65,9 +65,10 @@ fn cut_behind_fin(tcb: &Tcb, segment: &mut Segment<'_>) {
     }
 }
 
-/// Resets a connection that receives data after its reader has closed, so that the peer does not
-/// count the data as delivered (RFC 1122 §4.2.2.13). The reset takes its sequence number from the
-/// segment's ACK, which the peer expects; SND.NXT would be wrong if our FIN was lost.
+/// Resets a connection that receives data after its reader has closed, except in ESTABLISHED, so
+/// that the peer does not count the data as delivered (RFC 1122 §4.2.2.13). The reset takes its
+/// sequence number from the segment's ACK, which the peer expects; SND.NXT would be wrong if our
+/// FIN was lost.
 #[cold]
 fn abort_on_data(tcb: &mut Tcb, segment: &Segment<'_>, cx: &mut Cx<'_>) -> Result<(), DropReason> {
     cx.count(Counter::TcpExtTCPAbortOnData);
@@ -114,8 +115,9 @@ fn queue_next(tcb: &mut Tcb, segment: &mut Segment<'_>, cx: &mut Cx<'_>) {
 }
 
 /// Queues the out-of-order data that a segment in order has made contiguous. Queued data that this
-/// packet repeats is reported by D-SACK: at most one range for each of the `reports` segments that
-/// the packet was merged from (RFC 2883 §4 allows one range per segment).
+/// packet repeats is reported by D-SACK: at most one range for each of the `reports` segments of
+/// the packet without a D-SACK yet (RFC 2883 §4 allows one range per segment), and at most
+/// [`DUPLICATES_MAX`].
 #[inline(never)]
 fn queue_contiguous(tcb: &mut Tcb, cx: &mut Cx<'_>, reports: u32) {
     let repeated: ArrayVec<_, DUPLICATES_MAX> = tcb
@@ -142,9 +144,9 @@ fn queue_contiguous(tcb: &mut Tcb, cx: &mut Cx<'_>, reports: u32) {
 }
 
 /// Schedules one ACK for every second full segment (RFC 5681 §4.2) if that ACK can advance the
-/// right edge of the window. Otherwise the next read of the application causes the ACK. While less
-/// than `SO_RCVLOWAT` bytes are queued, the ACK is scheduled in any case, because the application
-/// does not read yet.
+/// right edge of the window. Otherwise the next read of the application or the delayed-ACK timer
+/// causes the ACK. While less than `SO_RCVLOWAT` bytes are queued, the ACK is scheduled in any
+/// case, because the application does not read yet.
 fn schedule_ack(tcb: &mut Tcb) {
     let unacked = tcb.rcv_nxt.since(tcb.rcv_wup);
     let useful = unacked <= tcb.ack.rcv_mss()
@@ -153,9 +155,10 @@ fn schedule_ack(tcb: &mut Tcb) {
     tcb.ack.schedule(unacked, useful);
 }
 
-/// Copies the payload to the reader that runs this call, if there is a reader and all earlier data
-/// was read. The part that does not fit stays in the packet. `Err` returns a packet of which
-/// nothing was copied and which must be queued. Linux: tcp_copy_to_iovec, tcp_data_queue.
+/// Copies the payload to the reader that runs this call, if there is a reader, all earlier data was
+/// read, and there is no urgent mark. The part that does not fit stays in the packet. `Err` returns
+/// a packet of which nothing was copied and which must be queued. Linux: tcp_copy_to_iovec,
+/// tcp_data_queue.
 fn copy_to_reader(
     tcb: &Tcb,
     segment: &mut Segment<'_>,

@@ -4,10 +4,10 @@
 //! `tcb::reassembly`. RFC 2018 §8 (SACKed data may be dropped); Linux: tcp_try_rmem_schedule,
 //! tcp_prune_queue, tcp_prune_ofo_queue.
 //!
-//! Data in order was acknowledged and is kept. Data out of order may be dropped, because the peer
-//! retransmits it. Dropping begins at the highest sequence number, which the reader needs last. It
-//! frees an eighth of the buffer at a time, so that many segments share the cost of one scan
-//! (CVE-2018-5390, SegmentSmack).
+//! Data in order may have been acknowledged and is kept. Data out of order may be dropped, because
+//! the peer retransmits it. Dropping begins at the highest sequence number, which the reader needs
+//! last. It frees an eighth of the buffer at a time, so that many segments share the cost of one
+//! scan (CVE-2018-5390, SegmentSmack).
 //!
 //! Not here: the growth of the buffer (`tcb::receive_buffer`), memory pressure (`tcb::memory`),
 //! small packets in order (`tcb::receive_queue` copies them).
@@ -23,10 +23,11 @@ use crate::{
 };
 
 impl Tcb {
-    /// Releases memory when the host's packet memory runs low (called by `stack`): frees cached
-    /// packets, and copies small queued payloads together. When memory is exhausted, it also drops
-    /// all data out of order, even if the peer is silent. Returns whether it dropped data. Linux
-    /// has no counterpart; there only an arriving segment triggers pruning (`tcp_prune_queue`).
+    /// Releases memory (called by `stack` when memory is scarce or the setting of the packet caches
+    /// changes): frees packets that may not stay cached, and under pressure copies small payloads
+    /// in order together. When memory is exhausted, it also drops all data out of order, even if
+    /// the peer is silent. Returns whether it dropped data. Linux has no counterpart; there only an
+    /// arriving segment triggers pruning (`tcp_prune_queue`).
     pub fn reclaim_memory(&mut self, cx: &mut Cx<'_>) -> bool {
         self.trim_packet_cache(cx);
         if cx.memory.is_plenty() {
@@ -63,8 +64,8 @@ fn make_room(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum, limit: u32, scarce: bo
     rmem_alloc(tcb) <= limit && !scarce
 }
 
-/// Drops all data out of order because the host's memory is exhausted, unless the segment starts
-/// after all of it. Returns whether the connection may then hold more memory.
+/// Drops all data out of order because the host's memory is scarce, unless the segment starts after
+/// all of it. Returns whether the connection may then hold more memory.
 fn drop_out_of_order(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
     if tcb.reassembly.highest_end().is_some_and(|end| seq.lt(end)) {
         cx.count(Counter::TcpExtOfoPruned);
@@ -77,9 +78,9 @@ fn drop_out_of_order(tcb: &mut Tcb, cx: &mut Cx<'_>, seq: SeqNum) -> bool {
     !left
 }
 
-/// Reduces the memory of data out of order after the buffer was exceeded: copies packets together,
-/// then drops data if that is not enough. Also ends quick-ACK mode, and limits the window to two
-/// segments if the buffer is still exceeded.
+/// Reduces the memory of data out of order after the buffer was exceeded or while memory is scarce:
+/// copies packets together, then drops data if the buffer is still exceeded. Also ends quick-ACK
+/// mode, and limits the window to two segments if the buffer is still exceeded.
 ///
 /// Differs from Linux: the buffer grows only for data in order. The announced window promised room
 /// for that data; data out of order may be a peer's attempt to consume memory.

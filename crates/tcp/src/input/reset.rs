@@ -18,7 +18,7 @@ use crate::{
     wire::header::Flags,
 };
 
-/// Processes the RST bit. A segment with RST is always consumed here.
+/// Processes the RST bit. The processing of a segment with RST always ends here.
 pub(super) fn check_rst(
     tcb: &mut Tcb,
     segment: &Segment<'_>,

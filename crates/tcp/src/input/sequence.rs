@@ -4,10 +4,11 @@
 //! tcp_sequence, tcp_paws_discard.
 //!
 //! After this step the segment starts at RCV.NXT or later and ends inside the window: old data and
-//! data beyond the window are trimmed. The one exception is a segment without data
-//! (`ends_at_retracted_edge`). A rejected segment without RST is answered by an ACK. Unless the
-//! segment carries data, which a peer retransmits because an ACK was lost, there is at most one
-//! such ACK per `tcp_invalid_ratelimit`.
+//! data beyond the window are trimmed. There are two exceptions: a bare ACK
+//! (`ends_at_retracted_edge`), and a FIN one number beyond the window (`trim`). A rejected segment
+//! without RST is answered by an ACK, unless it is an ACK that newer ones have overtaken. Data or a
+//! FIN is always answered, because a peer retransmits it if an ACK was lost; other segments cause
+//! at most one such ACK per `tcp_invalid_ratelimit`.
 
 use core::time::Duration;
 
@@ -23,8 +24,8 @@ use crate::{
     wire::{header::Flags, option::is_older},
 };
 
-/// Time after which TS.Recent of an idle connection is invalid (RFC 7323 §5.5): half the wrap of a
-/// 1 ms clock.
+/// Time after which TS.Recent of an idle connection is invalid (RFC 7323 §5.5): nearly half the
+/// wrap of a 1 ms clock.
 const TS_RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
 
 pub(super) fn check(
@@ -78,7 +79,7 @@ fn ends_at_retracted_edge(tcb: &Tcb, segment: &Segment<'_>) -> bool {
 }
 
 /// Answers a SYN that the client retransmits because our SYN-ACK was lost (Fast Open, before the
-/// third segment). Returns whether the segment is one.
+/// third segment). Returns whether the segment is such a SYN.
 pub(super) fn is_repeated_syn(tcb: &mut Tcb, cx: &mut Cx<'_>, segment: &Segment<'_>) -> bool {
     let header = segment.header;
     let repeated = tcb.is_open_early()

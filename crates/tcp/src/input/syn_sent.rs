@@ -48,7 +48,7 @@ pub(super) fn process(
     if has_ack {
         return on_syn_ack(tcb, segment, cx);
     }
-    // Simultaneous open: both SYNs are in flight.
+    // Simultaneous open: the SYNs have crossed.
     tcb.set_state(cx, State::SynRecv);
     syn::send_syn(tcb, cx);
     Ok(())

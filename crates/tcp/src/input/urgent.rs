@@ -2,7 +2,7 @@
 //!
 //! RFC 9293 §3.8.5 and §3.10.7.4 sixth; Linux: tcp_urg, tcp_check_urg.
 //!
-//! Not here: the urgent marks of both directions as data (`tcb::urgent`).
+//! Not here: the fields for the urgent marks of both directions (`tcb::urgent`).
 
 use pkt::Packet;
 
@@ -55,8 +55,8 @@ fn announce(tcb: &mut Tcb, cx: &mut Cx<'_>, header: &SegmentHeader) {
     if tcb.has_mark() && at.le(tcb.urgent.seq) {
         return;
     }
-    // The old urgent byte is next in the queue and was not read. It is removed, so that it does not
-    // become part of the stream.
+    // The old urgent byte is next in the queue: the stream was not read past it. The byte is
+    // removed, so that it does not become part of the stream.
     if tcb.skips_urgent_byte() {
         tcb.receive_queue.skip(1, &mut |packet| cx.pool.free(packet));
     }

@@ -10,13 +10,13 @@
 //! up to the smoothed RTT. As long as no reordering was seen, the window is zero in recovery and
 //! whenever enough segments are SACKed.
 //!
-//! Transmissions are examined in the order of their transmission, in two lists: the entries sent
-//! once, which the send queue already holds in that order, and `send_queue`'s list of
-//! retransmissions. Each scan stops at the first entry that is not yet lost, so that an ACK costs
-//! one step per detected loss.
+//! Transmissions are examined in the order of sending, in two lists: the entries sent once, which
+//! the send queue already holds in that order, and `send_queue`'s list of retransmissions. Each
+//! scan stops at the first entry that is not yet lost, so that an ACK costs one step per detected
+//! loss.
 //!
-//! Not here: the state as data (`tcb::rack`), tail loss probes (`tlp`), the reaction of the window
-//! (`recovery`).
+//! Not here: the fields of the state (`tcb::rack`), tail loss probes (`tlp`), the reaction of the
+//! window (`recovery`).
 
 use core::time::Duration;
 
@@ -44,8 +44,9 @@ pub(crate) fn on_ack(tcb: &mut Tcb, cx: &Cx<'_>, acked: &Acked) {
     }
 }
 
-/// Raises the reordering degree: the path delivered data `distance` bytes late, so the same number
-/// of segments behind a hole does not indicate a loss (Linux: tcp_check_sack_reordering).
+/// Raises the reordering degree (`Tcb::reordering`, the number of segments behind a hole that
+/// indicate a loss): the path delivered data `distance` bytes late, so the same number of segments
+/// behind a hole does not indicate a loss (Linux: tcp_check_sack_reordering).
 pub(crate) fn note_reordering(tcb: &mut Tcb, cx: &Cx<'_>, distance: u32, seen_by: Counter) {
     let segments = distance.div_ceil(tcb.mss.effective());
     let most = u32::from(cx.config.tcp_max_reordering);

@@ -25,8 +25,8 @@
 //! acknowledged (RFC 3168 §6.1.2). A loss during CWR moves to Recovery or Loss without a second
 //! reduction.
 //!
-//! Not here: the state as data (`tcb::recovery`), the size of the reduction (`congestion`), the
-//! timer (`retransmit`).
+//! Not here: the fields of the state (`tcb::recovery`), the size of the reduction (`congestion`),
+//! the timer (`retransmit`).
 
 mod sack;
 mod undo;
@@ -52,9 +52,8 @@ use crate::{
     },
 };
 
-/// Processes an ACK. `acked` is the data that it acknowledges; `duplicate` says whether it is a
-/// duplicate ACK by RFC 5681's definition. Returns the time until the reordering timer is due, if
-/// it must run.
+/// Processes an ACK. `acked` has its facts; `duplicate` says whether it is a duplicate ACK by
+/// RFC 5681's definition. Returns the time until the reordering timer is due, if it must run.
 pub(crate) fn on_ack(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,
@@ -186,8 +185,8 @@ fn open(tcb: &mut Tcb) {
 }
 
 /// Counts a duplicate ACK: a segment has left the network. More duplicates than segments behind the
-/// hole mean that the path reorders or duplicates, so the duplicate threshold is raised to that
-/// number (Linux: tcp_check_reno_reordering).
+/// hole mean that the path reorders or duplicates, so the reordering degree is raised to the
+/// number of segments in flight (Linux: tcp_check_reno_reordering).
 fn count_duplicate(tcb: &mut Tcb, cx: &Cx<'_>) {
     let flight = tcb.snd_nxt.since(tcb.snd_una);
     let packets = u32::try_from(tcb.send_queue.sent_count()).unwrap_or(u32::MAX);
@@ -265,7 +264,7 @@ impl Tcb {
 }
 
 /// Returns the number of duplicate ACKs that indicate a loss: the reordering degree of the path. If
-/// no more packets than that are in flight and no new data can follow, the number is one per packet
+/// no more packets than that are in flight and no new data is queued, the number is one per packet
 /// after the first (early retransmit, RFC 5827 §3; counted in packets, because a superframe causes
 /// one ACK). A single segment in flight keeps the full threshold: no segment follows it that could
 /// cause a duplicate.
@@ -342,8 +341,8 @@ pub(crate) fn enter_loss(tcb: &mut Tcb, config: &TcpConfig) {
     if !repeated {
         tcb.recovery.undo = Some(Undo::new(tcb.snd_una));
     }
-    // A first timeout during fast recovery starts no F-RTO: retransmissions are already in flight,
-    // and F-RTO could not distinguish their ACKs from those of the originals.
+    // A first timeout during a reduction or recovery starts no F-RTO: retransmissions may already
+    // be in flight, and F-RTO could not distinguish their ACKs from those of the originals.
     let frto = config.tcp_frto != 0 && tcb.flags.contains(TcbFlags::SACK);
     tcb.recovery.frto =
         if frto && (calm || tcb.recovery.timeouts > 0) { Frto::Head } else { Frto::Off };

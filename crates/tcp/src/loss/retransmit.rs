@@ -4,7 +4,7 @@
 //! RFC 9293 §3.8.1 and §3.8.3 (R1, R2), RFC 5482 (user timeout); Linux: tcp_retransmit_timer,
 //! tcp_xmit_retransmit_queue, tcp_write_timeout.
 //!
-//! Not here: loss detection (`recovery`), the deadline as data (`tcb::timers`), zero window probes
+//! Not here: loss detection (`recovery`), the deadline itself (`tcb::timers`), zero window probes
 //! (`close::timer`).
 
 use core::time::Duration;
@@ -152,8 +152,8 @@ fn is_thin(tcb: &Tcb) -> bool {
     few && tcb.state == State::Established
 }
 
-/// Sends entries marked lost, oldest first, as the windows allow. The entry at SND.UNA may always
-/// be sent: the reduction for its loss has made room (RFC 5681 §3.2 step 3).
+/// Sends entries marked lost, oldest first, as the windows allow. The windows never delay the
+/// segments at SND.UNA: the reduction for their loss has made room (RFC 5681 §3.2 step 3).
 pub(crate) fn transmit_lost(tcb: &mut Tcb, cx: &mut Cx<'_>) {
     send_lost(tcb, cx, true);
 }

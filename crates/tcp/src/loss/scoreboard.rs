@@ -5,8 +5,8 @@
 //!
 //! Hostile blocks cost little. An ACK has at most four blocks, each of which costs a binary search
 //! and one step per newly marked entry. Only an edge of a block can split an entry, at a multiple
-//! of the segment size, so that no block creates pieces smaller than a segment. A queue whose
-//! pieces cost more memory than its data is not split further.
+//! of the segment size, so that of the pieces of an entry only the last one may be smaller than a
+//! segment. A queue that far exceeds the send buffer is not split further.
 //!
 //! Not here: loss detection (`rack`), reneging (`retransmit`: a timeout whose oldest entry was
 //! SACKed).

@@ -18,9 +18,9 @@ impl Tcb {
     /// Opens a connection actively: returns it in SYN-SENT, with its SYN in `cx.out`
     /// (RFC 9293 §3.10.1).
     ///
-    /// If packet memory is missing, the first retransmission timeout sends the SYN. With a Fast
-    /// Open cookie the SYN is held until the first write, and [`output`](crate::output::output)
-    /// sends it.
+    /// If packet memory is missing, the first retransmission timeout sends the SYN. With
+    /// `FastOpen::Connect` the SYN is held until the first write, and
+    /// [`output`](crate::output::output) sends it.
     #[must_use]
     pub fn connect(cx: &mut Cx<'_>, params: &OpenParams) -> Self {
         let mut tcb = Self::new(cx, params);

@@ -1,6 +1,6 @@
 //! TCP Fast Open: data in the SYN of a peer whose address an earlier handshake has validated.
 //!
-//! Above: `stack::socket`, which keeps the client's cookies and the listener's queue of Fast Open
+//! Above: `stack::socket`, which keeps the client's cookies and limits a listener's Fast Open
 //! connections whose handshake is incomplete. RFC 7413; Linux: net/ipv4/tcp_fastopen.c.
 //!
 //! A server gives every client address a cookie: a keyed hash that only this server can compute.
@@ -12,9 +12,9 @@
 //! connection has ended, which opens a second connection with the same data. A server that enables
 //! Fast Open accepts that a request may be executed twice.
 //!
-//! A client with a cookie holds its SYN until the first write (`TCP_FASTOPEN_CONNECT`,
-//! `MSG_FASTOPEN`). A server that does not accept the data acknowledges the SYN alone, and the
-//! client retransmits the data at once.
+//! A client that may send data in its SYN holds the SYN until the first write
+//! (`TCP_FASTOPEN_CONNECT`, `MSG_FASTOPEN`). A server that does not accept the data acknowledges
+//! the SYN alone, and the client retransmits the data at once.
 //!
 //! Before RFC 7413 assigned an option kind, Fast Open used an experimental one (kind 254,
 //! RFC 6994). Both forms are parsed. A server answers in the client's form, and a client whose
@@ -22,7 +22,7 @@
 //!
 //! Not here: the state of a connection that uses Fast Open (`tcb::fast_open`), the SYN with its
 //! data (`open::syn`), and in `stack` the client's cookie cache, the pause after failures, and the
-//! listener's queue.
+//! listener's limit.
 
 pub mod keys;
 

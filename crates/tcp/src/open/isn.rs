@@ -69,8 +69,8 @@ const fn low_half(number: u64) -> u32 {
     number as u32
 }
 
-/// Returns two independent SipHash-2-4 functions keyed by the halves of `secret`. Every generator
-/// of unpredictable numbers needs two.
+/// Returns two independent SipHash-2-4 functions keyed by the halves of `secret`. The generators of
+/// sequence numbers, ports and SYN cookies each need two.
 pub(crate) fn keyed_pair(secret: &[u8; SECRET_BYTES]) -> [SipHasher24; 2] {
     let (mut first, mut second) = ([0; 16], [0; 16]);
     first.copy_from_slice(&secret[..16]);

@@ -4,8 +4,8 @@
 //!
 //! A keyed hash of the destination gives the position in the range to start from, so that the ports
 //! of one destination reveal nothing about another's. A second hash selects a slot in a table of
-//! counters. Destinations of the same slot advance its counter, so that successive connections to
-//! one destination use the range in order while the first hash stays the same, so that a port is
+//! counters. Destinations of the same slot advance its counter. While the first hash stays the
+//! same, successive connections to one destination therefore use the range in order, and a port is
 //! reused late.
 //!
 //! An observer of many destinations could detect which of them share a slot, and identify the host

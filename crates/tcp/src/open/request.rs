@@ -5,7 +5,7 @@
 //! tcp_check_req.
 //!
 //! A SYN costs one request and one packet, which is sent at once; the third segment of the
-//! handshake creates the control block. Data that arrives before the control block exists is
+//! handshake creates the control block. Data of segments that do not complete the handshake is
 //! dropped, which is safe: the peer retransmits it.
 //!
 //! Not here: the limit of requests per listener, the accept queue. Requests without state are in
@@ -114,7 +114,7 @@ pub enum RequestVerdict {
 /// Effect of a request's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestTimer {
-    /// The request stays, until `deadline`.
+    /// The request stays; its next deadline is [`Request::deadline`].
     Keep,
     /// The peer did not answer: the caller frees the request.
     GiveUp,
@@ -157,8 +157,9 @@ impl Request {
         self.ecn = ecn::accepts(cx.config, algorithm, syn, codepoint);
     }
 
-    /// Processes a SYN with data and a valid Fast Open cookie (RFC 7413 §4.2.2).
-    /// Returns the connection in SYN-RECEIVED, with the data readable. The SYN-ACK is in `cx.out`.
+    /// Processes a SYN that the caller accepts for Fast Open, by its cookie or by a setting
+    /// (RFC 7413 §4.2.2). Returns the connection in SYN-RECEIVED, with the data readable. The
+    /// SYN-ACK is in `cx.out`.
     #[must_use]
     pub fn fast_open(
         cx: &mut Cx<'_>,
@@ -402,8 +403,8 @@ impl Request {
     /// `seq`. Returns whether the request ends; a live peer then retransmits its SYN
     /// (RFC 5927 §4.1; Linux: tcp_req_err).
     ///
-    /// Differs from Linux: port and protocol unreachable end a request too, because
-    /// RFC 1122 §4.2.3.9 calls them hard errors.
+    /// Differs from Linux: all defined codes of destination unreachable end a request, because
+    /// RFC 1122 §4.2.3.9 calls port and protocol unreachable hard errors.
     #[must_use]
     pub fn on_icmp(&self, cx: &Cx<'_>, error: IcmpError, seq: SeqNum) -> bool {
         if seq != self.iss {

@@ -1,11 +1,10 @@
 //! SYN of an active open, and SYN-ACK of a connection that has received the peer's SYN.
 //!
-//! Above: `open::active`, `open::fast_open`, `loss::retransmit`, `input::syn_sent` and `output`.
-//! Below: `segment`. RFC 9293 §3.5, RFC 7413 §4; Linux: tcp_connect, tcp_send_syn_data,
-//! tcp_send_synack.
+//! Above: `open::active`, `open::fast_open`, `loss::retransmit`, `input` and `output`. Below:
+//! `segment`. RFC 9293 §3.5, RFC 7413 §4; Linux: tcp_connect, tcp_send_syn_data, tcp_send_synack.
 //!
-//! With Fast Open the first SYN carries data, so that SYN is held until the first write. A
-//! retransmitted SYN carries no data.
+//! With Fast Open data the first SYN is held until the first write. A retransmitted SYN carries no
+//! data.
 //!
 //! Not here: the SYN-ACK of a connection request (`open::request`).
 

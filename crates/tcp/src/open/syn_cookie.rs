@@ -41,8 +41,8 @@ const LOW_BITS: u32 = 24;
 const LOW_MASK: u32 = (1 << LOW_BITS) - 1;
 
 /// Common MSS values, ascending: the default of RFC 9293 §3.7.1, PPPoE with tunnels, PPPoE,
-/// Ethernet. Other values are rounded down. The table is small because each doubling of it doubles
-/// the chance of a blind guess.
+/// Ethernet. Other values are rounded down, and values below the first up to it. The table is small
+/// because each doubling of it doubles the chance of a blind guess.
 const MSS_V4: [u16; 4] = [536, 1300, 1440, 1460];
 /// The same for IPv6: MTUs of 1,280, 1,480, 1,500 and 9,000 bytes, less 60 bytes of headers.
 const MSS_V6: [u16; 4] = [1220, 1420, 1440, 8940];
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_encodes_the_mss_rounded_down() {
+    fn a_cookie_encodes_the_mss_rounded_down_but_at_least_536() {
         let (cookies, now) = (cookies(), Instant::from_secs(1000));
         for (mss, read) in [(100, 536), (536, 536), (1299, 536), (1459, 1440), (9000, 1460)] {
             let isn = cookies.isn(&tuple(1), SeqNum(77), mss, now);

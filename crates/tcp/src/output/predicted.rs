@@ -1,5 +1,5 @@
-//! Two fast paths of `output`: [`transmit`] sends one small segment while nothing is in flight,
-//! and [`output_nothing`] sends nothing.
+//! Two fast paths of `output`: [`transmit`] sends one segment while nothing is in flight, and
+//! [`output_nothing`] sends nothing.
 //!
 //! [`super::output_all`] is the slow path. Under the conditions of [`is_lone_write`] and
 //! [`output_nothing`] most steps of the slow path change nothing, and this file contains the
@@ -51,8 +51,8 @@ pub fn output_nothing(tcb: &mut Tcb, now: Instant) -> bool {
     true
 }
 
-/// Sends the only queued segment, if it is small and no mechanism delays it. Returns false without
-/// a change if the slow path is needed.
+/// Sends the only queued entry, if it is at most a full segment and no mechanism delays it. Returns
+/// false without a change if the slow path is needed.
 #[inline]
 pub(super) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     if !is_lone_write(tcb, cx) {
@@ -94,7 +94,8 @@ pub(super) fn transmit(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
 /// Returns whether exactly one write of at most one segment is queued and can be sent at once.
 /// Nothing is in flight, so neither Nagle nor the congestion window delays it. The peer's window
 /// has room, no cork, pacing or limit of lower queues applies, and no urgent pointer, probe,
-/// retransmission or SACK block must be sent with it.
+/// retransmission or SACK block must be sent with it. Timestamps are in use, ECN is not, and no
+/// idle time requires a smaller window.
 #[inline]
 fn is_lone_write(tcb: &Tcb, cx: &Cx<'_>) -> bool {
     const WATCHED: TcbFlags = TcbFlags::TIMESTAMPS

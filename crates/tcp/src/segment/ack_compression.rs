@@ -6,7 +6,7 @@
 //!
 //! Fast retransmit needs three duplicate ACKs, so the first three of a hole are sent at once. Later
 //! duplicate ACKs only report further arrivals, and one ACK can report many segments: it waits for
-//! a twentieth of the round-trip time, at most `tcp_comp_sack_delay`, and answers at most
+//! a twentieth of the round-trip time, at most `tcp_comp_sack_delay`, and for at most
 //! `tcp_comp_sack_nr` segments. Without SACK the sender counts duplicates, so every ACK is sent.
 //!
 //! Not here: ACKs of data in order (`tcb::delayed_ack`), the choice of SACK blocks

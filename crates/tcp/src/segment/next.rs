@@ -95,16 +95,16 @@ pub(crate) fn has_sendable(tcb: &Tcb, cx: &Cx<'_>) -> bool {
 
 /// Returns the bytes of the peer's window from `seq` on.
 fn window_left(tcb: &Tcb, seq: SeqNum) -> u32 {
-    // On a connection that is open early, the SYN-ACK is unacknowledged and uses no space in the
-    // window of the peer's SYN.
+    // A Fast Open server may send before its SYN-ACK is acknowledged. The SYN-ACK uses no space in
+    // the window of the peer's SYN.
     let end = tcb.snd_una + tcb.snd_wnd + u32::from(tcb.is_open_early());
     if end.gt(seq) { end.since(seq) } else { 0 }
 }
 
 /// Applies Nagle's algorithm with Minshall's modification (RFC 9293 §3.7.4): a small segment waits
-/// while an earlier small one is unacknowledged, and always with `TCP_CORK` or `MSG_MORE`. Only the
-/// last entry can be small. It never waits if it has a FIN, in urgent mode, or while `PUSH_HELD` is
-/// set.
+/// while an earlier small one is unacknowledged, and always with `TCP_CORK`, `MSG_MORE` or during a
+/// write. Only the last entry waits, and never if it has a FIN, in urgent mode, or while
+/// `PUSH_HELD` is set.
 fn hold_small(tcb: &Tcb, index: usize, len: u32, fin: bool) -> Result<(usize, u32), Blocked> {
     let mss = tcb.mss.effective();
     let small = len % mss;
@@ -185,9 +185,9 @@ pub(crate) fn note_first(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, segments: u32
     }
 }
 
-/// Sends data that Nagle's algorithm, a cork or a small window holds back, as far as the window has
-/// space. Returns `false` if nothing was sent. The persist timer calls it, so that no data waits
-/// forever, and so does the tail loss probe.
+/// Sends at most one segment of data that Nagle's algorithm, a cork or a small window holds back,
+/// as far as the window has space. Returns `false` if nothing was sent. The persist timer calls
+/// this function, so that no data waits forever; the tail loss probe calls it, too.
 pub(crate) fn send_held(tcb: &mut Tcb, cx: &mut Cx<'_>) -> bool {
     let Some((index, entry)) = tcb.send_queue.first_unsent() else { return false };
     let window = window_left(tcb, entry.seq);

@@ -3,18 +3,18 @@
 //! Above: `output` and `loss::retransmit` ask before they send; `input::ack` sets the rate. Linux:
 //! tcp_update_pacing_rate, tcp_update_skb_after_send, tcp_pacing_check, tcp_tso_autosize.
 //!
-//! Every connection has a rate. A congestion algorithm that models the network path computes its
-//! own rate; for the others the rate is twice the window per round trip in slow start, up to half
-//! of the slow start threshold, and 1.2 times the window later. The rate determines the payload of
-//! one packet (a millisecond's worth), and `TCP_INFO` reports it. Packets are delayed to the rate
-//! only if the algorithm needs that or `SO_MAX_PACING_RATE` requests it. Then each transmission
-//! sets the time of the next one, and a timer in the timer wheel of the core fires at that time;
-//! connections whose times fall into one tick of the wheel are sent in one turn (one pass of the
-//! core's softirq work). Every packet carries its departure time in its metadata. A queue below TCP
-//! that holds packets until their departure (`fq`) replaces the timer, and then every connection is
-//! paced (Linux: `SK_PACING_FQ`).
+//! Every connection has a rate once its round-trip time is known. A congestion algorithm that
+//! models the network path computes its own rate; for the others the rate is twice the window per
+//! round trip while the window is below half of the slow start threshold, and 1.2 times the window
+//! later. The rate determines the payload of one packet (a millisecond's worth), and `TCP_INFO`
+//! reports it. Packets are delayed to the rate only if the algorithm needs that or
+//! `SO_MAX_PACING_RATE` requests it. Then each transmission sets the time of the next one, and a
+//! timer in the timer wheel of the core fires at that time; connections whose times fall into one
+//! tick of the wheel send in one turn (one pass of the core's softirq work). Every packet
+//! carries its departure time in its metadata. A queue below TCP that holds packets until their
+//! departure (`fq`) replaces the timer, and then every connection is paced (Linux: `SK_PACING_FQ`).
 //!
-//! Not here: the rate and the next departure as data (`tcb::pacing`), the rate of a model
+//! Not here: the fields for the rate and the next departure (`tcb::pacing`), the rate of a model
 //! (`congestion`).
 
 use core::time::Duration;
@@ -140,8 +140,8 @@ fn autosize(pace: u64, halvings: Option<u128>, largest: u32, mss: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Returns the segments of 1,448 bytes in one packet, with superframes of 64 KB and the default
-    /// `rtt_log` and minimum.
+    /// Returns the segments of 1,448 bytes in one packet, with superframes of 64 KB and the
+    /// defaults of `tcp_tso_rtt_log` and `tcp_min_tso_segs`.
     fn segments(rate: u64, rtt_us: Option<u128>, shift: u32) -> u32 {
         autosize(rate >> shift, rtt_us.map(|rtt| rtt >> 9), 65_536, 1448).max(2)
     }

@@ -1,7 +1,8 @@
-//! Reset segments in answer to segments that belong to no connection.
+//! Reset segments in answer to segments that belong to no connection, or that a handshake or a
+//! closed reader rejects.
 //!
-//! Above: the stack's demux, `open::request`, `input`, and `close::time_wait`. RFC 9293 §3.5.2 and
-//! §3.10.7.1; Linux: tcp_v4_send_reset.
+//! Above: the stack's demux, `open::request`, and `input`. RFC 9293 §3.5.2 and §3.10.7.1; Linux:
+//! tcp_v4_send_reset.
 //!
 //! A reset is never answered by a reset, so two stacks cannot reset each other endlessly.
 //!
@@ -20,7 +21,7 @@ use crate::{
     },
 };
 
-/// Answers a segment that belongs to no connection. `tuple.local` is the end on this host;
+/// Answers a segment that is no reset by a reset. `tuple.local` is the end on this host;
 /// `payload_len` is the length of the segment's data. Puts at most one segment on `cx.out`.
 pub fn reply(cx: &mut Cx<'_>, tuple: &FourTuple, received: &SegmentHeader, payload_len: u32) {
     if received.has(Flags::RST) {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Records a range that arrived twice. One ACK reports one range, so an ACK that reports the
-/// previous range is sent first, if that range is still unreported.
+/// previous range is sent first, if that range is still unreported and does not touch the new one.
 pub(crate) fn on_duplicate(
     tcb: &mut Tcb,
     cx: &mut Cx<'_>,

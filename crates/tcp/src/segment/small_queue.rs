@@ -62,7 +62,7 @@ impl TsqLimit {
     /// defer completions until more packets are sent. With one packet in flight its ACK would
     /// resume the connection, but a device that defers completions may defer that ACK, too.
     ///
-    /// Differs from Linux 3.16, which had no exception.
+    /// Differs from the Linux versions of [`DynMax`](Self::DynMax), which had no exception.
     const fn exempt_in_flight(self) -> Option<usize> {
         match self {
             Self::Off | Self::Static131072Ge => None,
@@ -101,7 +101,7 @@ pub(crate) fn is_full(tcb: &mut Tcb, cx: &Cx<'_>, index: usize, len: u32, kind: 
     let sysctl = cx.config.tcp_limit_output_bytes;
     let limit = mode.bytes(sysctl, truesize, pace, pacing::is_needed(tcb) || cx.host_queue.paces);
     let limit = if kind == Kind::Retransmission { limit.saturating_mul(2) } else { limit };
-    // 0 is the wait of a retransmission for its copy (`wait_for_completion`).
+    // 0 is reserved for a retransmission that waits for its earlier copy (`wait_for_completion`).
     let limit = mode.throttles_above(limit).max(1);
     throttle_above(tcb, cx, u32::try_from(limit).unwrap_or(u32::MAX))
 }
@@ -290,7 +290,7 @@ mod tests {
 
     /// Linux's tcp_small_queue_check makes no difference here between new data and retransmissions.
     #[test]
-    fn each_mode_has_its_own_exemption_for_few_segments_in_flight() {
+    fn the_exemption_for_few_segments_in_flight_depends_on_the_mode() {
         use Kind::{New, Retransmission};
         for kind in [New, Retransmission] {
             assert!(!waits(TsqLimit::V619, 1, kind), "{kind:?}");

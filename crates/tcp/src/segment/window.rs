@@ -32,7 +32,7 @@ pub(crate) fn receive_window(tcb: &Tcb) -> u32 {
     if end.gt(tcb.rcv_nxt) { end.since(tcb.rcv_nxt) } else { 0 }
 }
 
-/// Returns the right edge of the largest window ever announced.
+/// Returns the highest right edge ever announced.
 pub(crate) fn highest_edge(tcb: &Tcb) -> SeqNum {
     if tcb.flags.contains(TcbFlags::RETRACTED) {
         tcb.retracted_edge
@@ -41,8 +41,8 @@ pub(crate) fn highest_edge(tcb: &Tcb) -> SeqNum {
     }
 }
 
-/// Returns the bytes from RCV.NXT on that are accepted: the remaining part of the largest window
-/// ever announced (RFC 7323 §2.4, the first rule for receivers).
+/// Returns the number of bytes from RCV.NXT on that are accepted: those before the highest right
+/// edge ever announced (RFC 7323 §2.4, the first rule for receivers).
 pub(crate) fn acceptable_window(tcb: &Tcb) -> u32 {
     let end = highest_edge(tcb);
     if end.gt(tcb.rcv_nxt) { end.since(tcb.rcv_nxt) } else { 0 }

@@ -145,10 +145,10 @@ impl Tcb {
         Ok(sent)
     }
 
-    /// Appends at most one packet of data.
+    /// Appends at most the payload of one full packet.
     fn append(&mut self, cx: &mut Cx<'_>, bytes: impl Payload) -> Result<usize, SendError> {
         let goal = self.mss.size_goal();
-        // As Linux's sk_stream_memory_free, this limit is checked only for a new packet, so the
+        // As in Linux (sk_stream_memory_free), this limit is checked only for a new packet, so the
         // buffer is exceeded by one packet at most.
         let no_space = self.send_queue.wmem_queued() >= self.sndbuf;
         let full = no_space || self.not_sent() >= self.not_sent_lowat;
@@ -232,7 +232,7 @@ impl Tcb {
         self.on_read(cx, u32::try_from(bytes).unwrap_or(u32::MAX));
     }
 
-    /// Returns the result of a read from an empty queue.
+    /// Returns the result of a read when the queue holds no byte of the stream.
     fn recv_nothing(&mut self) -> Result<usize, RecvError> {
         if self.flags.contains(TcbFlags::FIN_RECEIVED) {
             // The stream is complete, so reads do not report a later error (Linux: SOCK_DONE).
@@ -322,8 +322,8 @@ impl Tcb {
             || receive_window(self) <= self.ack.rcv_mss()
     }
 
-    /// Takes the error that ended the connection, or else the ICMP error reported since the last
-    /// segment arrived (`SO_ERROR`; RFC 9293 §3.9.1.8).
+    /// Takes the error that ended the connection or that `IP_RECVERR` reports at once, or else the
+    /// ICMP error reported since the last segment arrived (`SO_ERROR`; RFC 9293 §3.9.1.8).
     pub fn take_error(&mut self) -> Option<TcpError> {
         self.error.take().or_else(|| self.soft_error.take())
     }
@@ -334,7 +334,8 @@ impl Tcb {
         urgent::bytes_before_mark(self).unwrap_or_else(|| self.receive_queue.bytes()) as usize
     }
 
-    /// Returns the number of queued bytes that are not acknowledged (`SIOCOUTQ`).
+    /// Returns the number of queued bytes that are not acknowledged (`SIOCOUTQ`). A FIN counts as
+    /// one.
     #[must_use]
     pub fn unacked_bytes(&self) -> usize {
         self.send_queue.write_seq().since(self.snd_una) as usize

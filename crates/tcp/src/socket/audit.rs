@@ -29,8 +29,8 @@ pub struct Edges {
     pub snd_nxt: SeqNum,
     /// RCV.NXT.
     pub rcv_nxt: SeqNum,
-    /// Right edge of the largest announced window: data inside it is accepted even if the window
-    /// has shrunk since (RFC 7323 §2.4).
+    /// Highest right edge ever announced: data before it is accepted even if the window has shrunk
+    /// since (RFC 7323 §2.4).
     pub window_end: SeqNum,
 }
 

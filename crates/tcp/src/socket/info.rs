@@ -171,7 +171,7 @@ impl Tcb {
         counted.min(self.snd_nxt.since(self.snd_una))
     }
 
-    /// Returns the state as of the last sent or received segment.
+    /// Returns the state as of the last transmission of data or the last received segment.
     #[must_use]
     pub fn info(&self) -> TcpInfo {
         self.info_at(self.last_sent_at.max(self.last_received_at))

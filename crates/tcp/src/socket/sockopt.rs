@@ -3,7 +3,8 @@
 //! Above: `setsockopt` in the socket layer. Linux: do_tcp_setsockopt, sk_setsockopt.
 //!
 //! A setter only changes the state; the caller runs `output` after a setter that may release held
-//! data (`set_nodelay`, `set_cork`).
+//! data (`set_nodelay`, `set_cork`) or schedule an ACK (`set_quickack`, `set_rcvbuf`,
+//! `set_rcvlowat`, `set_window_clamp`).
 //!
 //! Not here: options of a socket without connection ([`SocketOptions`](crate::SocketOptions)),
 //! keepalive and the idle timeout (`tcb::keepalive`).
@@ -165,8 +166,9 @@ impl Tcb {
         self.flags -= TcbFlags::OWN_NOTSENT_LOWAT;
     }
 
-    /// Sets `TCP_NOTSENT_LOWAT`: a write starts no new packet from this many unsent bytes on, and
-    /// the socket is writable below half of them. 0 removes the limit.
+    /// Sets `TCP_NOTSENT_LOWAT`: while at least this many bytes are unsent, a write starts no new
+    /// packet. The socket is writable while fewer than half as many are unsent. 0 removes the
+    /// limit.
     pub fn set_notsent_lowat(&mut self, bytes: u32) {
         self.not_sent_lowat = if bytes == 0 { u32::MAX } else { bytes };
         self.flags |= TcbFlags::OWN_NOTSENT_LOWAT;
@@ -259,7 +261,8 @@ impl Tcb {
         self.congestion.algorithm()
     }
 
-    /// Sets `quickack` of a new route, the metric that counts for open connections.
+    /// Sets `quickack` of a new route, the only metric of `PathMetrics` that affects open
+    /// connections.
     pub fn set_route_quickack(&mut self, on: bool) {
         self.ack.set_never_delays(on);
     }

@@ -38,8 +38,7 @@ impl Tcb {
     /// # Errors
     ///
     /// [`RecvError::NoUrgentData`] if there is none, it was already read, or it is read in line;
-    /// [`RecvError::WouldBlock`] if it was announced and has not arrived;
-    /// [`RecvError::NotConnected`].
+    /// [`RecvError::WouldBlock`] if it was announced and has not arrived.
     pub fn recv_oob(&mut self, peek: bool) -> Result<Option<u8>, RecvError> {
         if self.urgent.inline || !self.has_mark() || self.urgent.byte == UrgentByte::Read {
             return Err(RecvError::NoUrgentData);

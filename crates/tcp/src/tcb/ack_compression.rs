@@ -13,9 +13,10 @@ use crate::wire::seq::SeqNum;
 pub(crate) struct AckCompression {
     /// RCV.NXT at the current hole.
     pub(crate) rcv_nxt: SeqNum,
-    /// Number of duplicate ACKs sent for this hole.
+    /// Number of duplicate ACKs counted for this hole, up to three. ACKs in quick-ACK mode or with
+    /// a D-SACK are not counted.
     pub(crate) dup_acks: u8,
-    /// Number of segments since the last of these ACKs, which the next ACK will answer.
+    /// Number of segments that wait for one compressed ACK.
     pub(crate) compressed: u8,
 }
 
@@ -29,13 +30,13 @@ impl AckCompression {
         self.compressed > 0
     }
 
-    /// Resets the state after an ACK, which answers all segments. Returns the number of ACKs that
-    /// compression saved.
+    /// Resets `compressed` after an ACK, which answers all waiting segments. Returns the number of
+    /// ACKs that compression saved.
     pub(crate) fn on_ack_sent(&mut self) -> u8 {
         core::mem::take(&mut self.compressed)
     }
 
-    /// Excludes the compressed ACK that the timer is about to send from the number of saved ACKs.
+    /// Excludes the compressed ACK, which is about to be sent, from the number of saved ACKs.
     pub(crate) fn on_timeout(&mut self) {
         self.compressed = self.compressed.saturating_sub(1);
     }

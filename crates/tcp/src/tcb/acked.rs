@@ -1,7 +1,8 @@
 //! Facts about one acknowledgment, gathered while the send queue is traversed.
 //!
-//! Above: `send_queue` and `loss::scoreboard` write the facts; `loss`, `congestion` and the
-//! round-trip estimate read them. Linux: struct tcp_sacktag_state, and the FLAG_* of tcp_ack.
+//! Above: `input::ack` and `loss::scoreboard` write the facts, as `send_queue` does; `loss`,
+//! `delivery_rate` and the RTT sample of `input::ack` read them. Linux: struct tcp_sacktag_state,
+//! and the FLAG_* of tcp_ack.
 //!
 //! Not here: the consequences (`input::ack`, `loss`).
 
@@ -52,10 +53,10 @@ pub(crate) struct Acked {
     pub(crate) sacked: u32,
     /// Sequence numbers newly known to have arrived, by acknowledgment or SACK.
     pub(crate) delivered: u32,
-    /// Time when the last of the removed entries that SACK had not reported was sent, if it was
-    /// sent only once: the RTT sample.
+    /// Time when the last removed entry was sent, of those that SACK had not reported: the RTT
+    /// sample. `None` if that entry was retransmitted.
     pub(crate) sent_at: Option<Instant>,
-    /// Time when the newest of the entries reported by SACK was sent, of those sent only once.
+    /// Time when the newest entry that SACK newly reported was sent, of those sent only once.
     pub(crate) sacked_sent_at: Option<Instant>,
     /// Whether a removed entry had been retransmitted.
     pub(crate) retransmitted: bool,
@@ -68,8 +69,8 @@ pub(crate) struct Acked {
     pub(crate) lowest_original: Option<SeqNum>,
     /// TSecr of the ACK's segment.
     pub(crate) echo: Option<u32>,
-    /// Whether the segment carried data or changed the window, so that it is no duplicate ACK
-    /// (Linux: `FLAG_NOT_DUP`).
+    /// Whether the segment carried data or a FIN, changed the window, or was overtaken by later
+    /// ACKs, so that it is no duplicate ACK (Linux: `FLAG_NOT_DUP`).
     pub(crate) not_duplicate: bool,
     /// Whether the ACK echoes a congestion mark (RFC 3168 §6.1.2).
     pub(crate) marked: bool,

@@ -8,7 +8,8 @@
 //! quick-ACK mode: at the start of a connection the peer's slow start needs every ACK. A connection
 //! that answers requests (`pingpong`) lets its replies carry the ACKs instead. `input` records that
 //! an ACK is owed; `output` sends one ACK for all segments. When the reader has fallen behind so
-//! far that an ACK could not move the right edge of the window, the ACK waits for the reader.
+//! far that an ACK could not move the right edge of the window, the ACK waits for the reader or the
+//! delayed-ACK timer.
 //!
 //! Not here: the delayed-ACK timer (`timers`), the segment (`output`), answers to out-of-order
 //! segments (`segment::ack_compression`).
@@ -23,7 +24,7 @@ use crate::cx::config::TcpConfig;
 /// `TCP_MAX_QUICKACKS`, enough for slow start to exceed the initial window.
 const QUICK_ACKS_MAX: u8 = 16;
 
-/// Initial estimate of the peer's segment size, until a larger segment arrives.
+/// Initial estimate of the peer's segment size (Linux `TCP_MSS_DEFAULT`).
 const RCV_MSS_INITIAL: u32 = 536;
 
 /// Segment size below which a segment does not change the estimate of the peer's MSS (Linux
@@ -66,8 +67,8 @@ pub(crate) struct DelayedAck {
     rcv_mss: u32,
     delack_min_us: u32,
     delack_max_us: u32,
-    /// Size of the last segment that was smaller than `rcv_mss`. Two such segments of the same size
-    /// in a row set `rcv_mss` to that size.
+    /// Size of the last segment that was smaller than `rcv_mss` but may have been full. If the next
+    /// such segment has the same size, `rcv_mss` is set to that size.
     last_small_bytes: u16,
     pending: Pending,
     /// Number of ACKs still to be sent without delay.
@@ -131,9 +132,9 @@ impl DelayedAck {
         self.last_data_at = seen.now;
     }
 
-    /// Estimates the peer's segment size: the largest seen, or the size of two smaller segments in
-    /// a row that have the same size. Also counts the ends of writes, which are acknowledged as
-    /// soon as the application has read them (Linux tcp_measure_rcv_mss).
+    /// Estimates the peer's segment size: the largest seen, or the common size of two consecutive
+    /// smaller segments that may have been full. Also counts the ends of writes, which
+    /// are acknowledged as soon as the application has read them (Linux tcp_measure_rcv_mss).
     fn measure_rcv_mss(&mut self, seen: &DataSeen) {
         let len = seen.segment_bytes;
         if len >= self.rcv_mss {
@@ -158,8 +159,8 @@ impl DelayedAck {
     }
 
     /// Enters quick-ACK mode when the peer needs the next ACKs soon: it retransmits, perhaps
-    /// because our ACKs were lost; congestion marks on its data have begun or ended; or the
-    /// handshake ends.
+    /// because our ACKs were lost; congestion marks on its data have begun or, with DCTCP, ended;
+    /// or a SYN-ACK arrives for which a writer sleeps.
     pub(crate) fn enter_quick(&mut self, rcv_wnd: u32) {
         self.start_quick(rcv_wnd);
         self.pingpong = 0;
@@ -197,7 +198,7 @@ impl DelayedAck {
 
     /// Schedules the ACK of received data; `unacked` is `rcv_nxt - rcv_wup`, the bytes since the
     /// last ACK. `useful` says whether an ACK would move the window's right edge, or the
-    /// application waits for more data; if neither, the ACK waits until the application reads.
+    /// application waits for more data; if neither, the ACK is delayed unless quick-ACK mode is on.
     pub(crate) fn schedule(&mut self, unacked: u32, useful: bool) {
         if (unacked > self.rcv_mss && useful) || self.is_quick() {
             self.schedule_now();
@@ -230,8 +231,8 @@ impl DelayedAck {
         }
     }
 
-    /// Processes the expiry of the delayed-ACK timer: no reply was sent in time, so none is
-    /// expected for the next segments.
+    /// Processes the expiry of the delayed-ACK timer: no reply was sent in time. If replies were
+    /// expected (`pingpong`), they no longer are; otherwise the ATO doubles, up to the RTO.
     pub(crate) fn on_delack_timeout(&mut self, rto: Duration) {
         if self.is_pingpong() {
             self.pingpong = 0;
@@ -293,8 +294,8 @@ impl DelayedAck {
         if self.is_pingpong() || self.pushed > 0 {
             ceiling = self.delack_max_us;
         }
-        // The wait is never much longer than the round-trip time, because the peer's RTO has to
-        // cover both.
+        // The wait is at most the round-trip time, or `tcp_delack_min` if that is longer, because
+        // the peer's RTO has to cover the round trip and the wait.
         if let Some(srtt_us) = srtt_us {
             ceiling = ceiling.min(srtt_us.max(self.delack_min_us));
         }

@@ -1,10 +1,10 @@
 //! The delivery rate of the network path: one estimate per ACK, from the bytes delivered between
 //! the sending of one transmission and its ACK.
 //!
-//! Above: `input::ack` takes an estimate with every ACK, for `congestion` (a model of the network
-//! path) and for `TCP_INFO`. Below: `send_queue` keeps a `Snapshot` with every entry, `acked` picks
-//! the newest transmission that arrived. draft-cheng-iccrg-delivery-rate-estimation; Linux:
-//! tcp_rate.c.
+//! Above: `input::ack` takes an estimate with every ACK while data is in flight, for `congestion`
+//! (a model of the network path) and for `TCP_INFO`. Below: `send_queue` keeps a `Snapshot` with
+//! every entry, `acked` picks the newest transmission that arrived.
+//! draft-cheng-iccrg-delivery-rate-estimation; Linux: tcp_rate.c.
 //!
 //! ```text
 //!   sending     |<------- send interval ------->|
@@ -51,8 +51,9 @@ pub(crate) struct DeliveryRate {
     /// C.app_limited: samples show the application's rate until more than this number of bytes is
     /// delivered; 0 if the application is not the limit.
     app_limited: u64,
-    /// Best sample, reported by `TCP_INFO`: delivered bytes, interval in nanoseconds, and whether
-    /// the application limited it.
+    /// Sample reported by `TCP_INFO`, which is replaced by every sample that the application did
+    /// not limit, and by a limited one only if its rate is not lower: delivered bytes, interval in
+    /// nanoseconds, and whether the application limited it.
     best: (u32, u64, bool),
     /// Value of `SendQueue::lost_total` at the last ACK.
     lost_seen: u32,

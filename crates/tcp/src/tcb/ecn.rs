@@ -18,8 +18,8 @@
 //! repeats our own bits is a reflection, and ECN is not used.
 //!
 //! Only new data is ECN-capable: a mark on any other segment could be lost without notice
-//! (RFC 3168 §6.1.4–6.1.6). With DCTCP every segment is ECN-capable, because DCTCP routers drop
-//! other segments.
+//! (RFC 3168 §6.1.4–6.1.6). With DCTCP every segment except resets and the SYN-ACK of a request
+//! (`open::request`) is ECN-capable, because DCTCP routers drop other segments.
 //!
 //! Not here: received marks (`input::ecn`), the reduction that an echo causes (`loss`,
 //! `congestion`), AccECN, the bits of the IP header (crate stack).
@@ -65,7 +65,7 @@ pub(crate) fn offer(tcb: &mut Tcb, config: &TcpConfig, retransmission: bool) -> 
 
 /// Returns whether a peer's SYN negotiates ECN. `codepoint` is the ECN field of its IP header. A
 /// SYN must not be ECN-capable, so any other value than Not-ECT shows that the network path
-/// rewrites the field.
+/// rewrites the field. With DCTCP neither the field nor `tcp_ecn` matters.
 pub(crate) fn accepts(
     config: &TcpConfig,
     algorithm: Algorithm,

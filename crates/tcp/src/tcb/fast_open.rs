@@ -3,7 +3,7 @@
 //!
 //! Above: `open` sends and receives SYNs with data; timers, resets and the end of a connection
 //! report here that the path may drop Fast Open segments. RFC 7413; Linux: struct
-//! tcp_fastopen_context, `syn_fastopen` of struct tcp_sock.
+//! tcp_fastopen_request, `syn_fastopen` of struct tcp_sock.
 //!
 //! Not here: the handshake itself (`open::fast_open`, `open::syn`), the cache of cookies
 //! (`stack::socket::fast_open`).
@@ -47,10 +47,11 @@ pub struct FastOpenResult {
     pub cookie: Option<Cookie>,
     /// MSS that the peer has announced; 0 if it has not answered.
     pub peer_mss: u16,
-    /// Whether the peer answered only a SYN without data and cookie.
+    /// Whether the SYN with data stayed unanswered: the peer answered only a SYN without data and
+    /// cookie, or no SYN at all.
     pub syn_dropped: bool,
-    /// `Some` if the peer answered our request without a cookie; true when the request was in the
-    /// experimental option.
+    /// `Some` if the peer answered our request without a cookie, and the SYN was sent only once;
+    /// true when the request was in the experimental option.
     pub refused: Option<bool>,
 }
 
@@ -80,7 +81,8 @@ pub enum FastOpenFailure {
     NoCookie = 1,
     /// The SYN-ACK acknowledged the SYN and not its data.
     DataNotAcknowledged = 2,
-    /// The SYN had to be retransmitted, without its data.
+    /// The data of the SYN was not acknowledged, and the SYN was retransmitted without it; or the
+    /// SYN timed out three times, or until the connection was given up.
     SynRetransmitted = 3,
 }
 
@@ -208,7 +210,8 @@ impl Tcb {
     }
 }
 
-/// Records, after the SYN was retransmitted without data, that the peer answered no SYN with data.
+/// Records, at the second timeout of the SYN and later ones, that the peer did not answer the SYN
+/// with data, which is sent only once.
 pub(crate) fn on_syn_timeout(tcb: &mut Tcb) {
     let timeouts = tcb.recovery.timeouts();
     if let Some(state) = &mut tcb.fast_open
@@ -219,10 +222,9 @@ pub(crate) fn on_syn_timeout(tcb: &mut Tcb) {
     }
 }
 
-/// Handles a retransmission timeout of the SYN or of data, because a network path may also drop the
-/// segments after a SYN with data. The suspicion arises at the third timeout in a row, or at an
-/// earlier timeout that ends the connection (RFC 7413 §7.1; Linux:
-/// tcp_fastopen_active_detect_blackhole).
+/// Handles a retransmission timeout of the SYN or of data. A network path may drop a SYN with data
+/// or the segments after it: this is suspected at the third timeout in a row, or at an earlier
+/// timeout that ends the connection (RFC 7413 §7.1; Linux: tcp_fastopen_active_detect_blackhole).
 pub(crate) fn on_timeout(tcb: &mut Tcb, gives_up: bool) {
     let timeouts = tcb.recovery.timeouts();
     if timeouts == 2 || (timeouts < 2 && gives_up) {
@@ -233,8 +235,8 @@ pub(crate) fn on_timeout(tcb: &mut Tcb, gives_up: bool) {
     }
 }
 
-/// Handles a reset whose sequence number is beyond RCV.NXT on a connection without any received
-/// data: the network path may have dropped the data before the reset.
+/// Handles a reset whose sequence number is in the window but not RCV.NXT. In ESTABLISHED, before
+/// any data was received, the network path may have dropped the data before the reset.
 pub(crate) fn on_early_reset(tcb: &mut Tcb) {
     if tcb.state == State::Established && tcb.totals.data_segs_in == 0 {
         suspect(tcb);

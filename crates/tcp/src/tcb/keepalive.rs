@@ -6,10 +6,10 @@
 //! own.
 //!
 //! Keepalive checks whether the peer is reachable, and any acceptable segment is an answer. The
-//! idle timeout checks whether the connection makes progress: new payload arrived, payload that
-//! this side sent was acknowledged or reported by SACK, or payload was sent while none was in
-//! flight. A peer that answers probes but keeps its window closed makes no progress, so only the
-//! idle timeout ends the connection.
+//! idle timeout checks whether the connection makes progress: new payload or a FIN arrived, payload
+//! that this side sent was acknowledged or reported by SACK, or payload was sent while none was in
+//! flight. A peer that answers probes but keeps its window closed makes no progress: of the two
+//! limits, only the idle timeout ends such a connection.
 //!
 //! A segment moves neither deadline. Other mechanisms already store its time of arrival, and both
 //! deadlines are recomputed from these times when the timer expires. A segment therefore costs
@@ -110,7 +110,8 @@ impl Tcb {
         arm(self, cx);
     }
 
-    /// Returns the values of these options that the socket has set.
+    /// Returns `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT` as the socket has set them; 0
+    /// means the sysctl.
     #[must_use]
     pub fn keepalive_times(&self) -> Keepalive {
         self.idle.times()

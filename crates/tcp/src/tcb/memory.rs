@@ -1,13 +1,13 @@
 //! Memory that a connection holds, and its restrictions while memory is scarce.
 //!
-//! Above: `socket::api` and `input::prune` call these functions before they queue data. Below: the
-//! memory state of the host (`base::memory`) in [`Cx`]. Linux: sk_stream_moderate_sndbuf,
-//! tcp_out_of_memory.
+//! Above: `socket::api` and `input::prune` call these functions before they queue data, and
+//! `output` to find out whether a suppressed write is possible again. Below: the memory state of
+//! the host (`base::memory`) in [`Cx`]. Linux: sk_stream_moderate_sndbuf, tcp_out_of_memory.
 //!
 //! Under pressure buffers and windows stop growing, the limit of the announced window falls to four
 //! segments, and a connection that holds more than its share is denied more. When memory is
-//! exhausted every connection is denied more, except for the first few kilobytes of each direction
-//! (`tcp_rmem[0]`, `tcp_wmem[0]`) that keep a connection usable.
+//! exhausted every connection is denied more. In both cases the first few kilobytes of each
+//! direction (`tcp_rmem[0]`, `tcp_wmem[0]`), which keep a connection usable, are granted.
 //!
 //! Not here: packets that are dropped to release memory (`input::prune`), the memory accounting of
 //! the host (`stack`), packet memory, which has a hard limit of its own.

@@ -7,7 +7,8 @@
 //! never 0. The work per byte that a hostile peer or ICMP error can cause is bounded: neither the
 //! path MTU nor the peer's MSS option reduces the size below `tcp_min_snd_mss`, which includes
 //! options. A small window may reduce the size further, because, as in Linux, that setting does not
-//! apply to windows. The lower bound is then the payload of a packet of 68 bytes.
+//! apply to windows. The lower bound is then a TCP segment of 68 bytes, header and options
+//! included.
 //!
 //! Not here: splitting queued data to a new size (`output` does that when it sends).
 
@@ -31,8 +32,9 @@ const MSS_MAX: u32 = 65_535 - 20 - 60;
 /// larger window.
 const WINDOW_UNSHARED: u32 = DEFAULT_MSS_V4 as u32;
 
-/// Size of an IP packet that every path carries (RFC 791 §3.1). No window makes segments smaller
-/// than the payload of such a packet.
+/// Smallest TCP segment, header and options included, to which a small window reduces the size. As
+/// in Linux (tcp_bound_to_half_wnd) this is the size of an IP packet that every path carries
+/// (RFC 791 §3.1), although the IP header is not included.
 const PACKET_MIN: u32 = 68;
 
 /// Number of segments of one packet whose checksums the packet keeps.
@@ -178,7 +180,7 @@ impl PathMss {
     }
 
     /// Returns the largest segment for a peer with small buffers: half its window, so that two
-    /// segments can be in flight, or all of a window that is smaller than the default MSS (Linux:
+    /// segments can be in flight, or all of a window up to the default MSS (Linux:
     /// tcp_bound_to_half_wnd).
     fn window_share(&self) -> u32 {
         let share = match self.max_window {
@@ -242,7 +244,7 @@ impl PathMss {
 
     /// Returns the payload bytes to collect in one packet: at most half the largest window that the
     /// peer has ever offered, so that one packet can be in flight while another one is
-    /// acknowledged.
+    /// acknowledged, but at least one segment.
     pub(crate) fn size_goal(&self) -> u32 {
         if self.size_goal <= self.max_window / 2 {
             return self.size_goal;

@@ -4,18 +4,18 @@
 //! and `loss::retransmit` reports a path that seems to drop every full segment. RFC 4821, RFC 8899;
 //! Linux: tcp_mtup_probe_success, tcp_mtup_probe_failed, tcp_mtu_probing.
 //!
-//! `low` is a packet size that passes, and `high` is the largest size that may pass. The probe is
-//! one segment of the size halfway between them, filled with the next bytes of the stream. When the
-//! probe is acknowledged, `low` and the size of all segments rise to the probe's size. When the
-//! probe alone is lost, `high` falls below the probe's size, the probe's bytes are retransmitted in
-//! small segments, and the loss is not treated as congestion (RFC 4821 §7.6.2). The search ends
-//! when the two sizes are within `tcp_probe_threshold`, and starts again after
-//! `tcp_probe_interval`.
+//! `low` is a packet size that is assumed to pass, and `high` is the largest size that may pass.
+//! The probe is one segment of the size halfway between them, filled with the next bytes of the
+//! stream. When the probe is acknowledged, `low` and the size of all segments rise to the probe's
+//! size. When the probe alone is lost, `high` falls below the probe's size, the probe's bytes are
+//! retransmitted in small segments, and the loss is not treated as congestion (RFC 4821 §7.6.2).
+//! The search ends when the two sizes are within `tcp_probe_threshold`, and starts again
+//! `tcp_probe_interval` after its start.
 //!
 //! With `tcp_mtu_probing` 2 the search starts at the end of the handshake, with 1 it starts when a
 //! black hole is suspected, and with 0 it never starts. If there is no search yet, the first
 //! timeout beyond `tcp_retries1` starts one at `tcp_base_mss`; every later such timeout halves the
-//! size, down to `tcp_mtu_probe_floor` (RFC 4821 §7.7).
+//! size, down to `tcp_mtu_probe_floor` or `tcp_min_snd_mss`, whichever is larger (RFC 4821 §7.7).
 //!
 //! Not here: ICMP errors (`input::icmp`), the current segment size (`mss`).
 

@@ -10,14 +10,14 @@ use core::time::Duration;
 
 use pkt::Instant;
 
-/// Value of `rate` before the first round trip, and of `max_rate` without `SO_MAX_PACING_RATE`.
+/// Value of `max_rate` without `SO_MAX_PACING_RATE`. In this case also the value of `rate` before
+/// the first round trip.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
 /// Longest delay of the pacing timer that later departures make up for.
 ///
-/// Differs from Linux, which allows half a packet and has timers of microsecond resolution: our
-/// timer wheel ticks once a millisecond, so packets that became due between two ticks are sent
-/// together.
+/// Differs from Linux, which allows half a packet and has high-resolution timers: our timer wheel
+/// ticks once a millisecond, so packets that became due between two ticks are sent together.
 const CATCH_UP: Duration = Duration::from_millis(2);
 
 /// Pacing state of a connection.
@@ -29,7 +29,7 @@ pub(crate) struct Pacing {
     pub(crate) max_rate: u64,
     /// Departure time of the next transmission (Linux `tcp_wstamp_ns`).
     pub(crate) next_at: Instant,
-    /// While THROTTLED: bytes below TCP above which output stays throttled
+    /// While THROTTLED is set: number of bytes below TCP above which output stays throttled
     /// (`segment::small_queue`).
     pub(crate) throttle_limit: u32,
 }

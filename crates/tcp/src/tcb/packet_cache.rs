@@ -7,18 +7,18 @@
 //!
 //! | slot | packet that enters | use |
 //! |---|---|---|
-//! | `tx` | The application wrote it, and its ACK was processed on another core | The next write |
-//! | `rx` | Another core received it, and the application has read it | The core that processes the next segment frees it |
+//! | `tx` | The application wrote it, and the peer has acknowledged it | The next write |
+//! | `rx` | It was received, and the application has read it | The core that processes the next segment frees it |
 //!
-//! Without the caches a request costs its server two frees on a core other than the allocating one:
-//! softirq frees packets that the application allocated, and the application frees packets that
-//! softirq allocated. A cached packet is uncharged and has no payload, so a connection keeps at
-//! most two descriptors. A connection keeps none while memory is scarce, after it was closed, and
-//! after the setting has changed.
+//! Without the caches, if application and softirq run on different cores, a request costs its
+//! server two frees on a core other than the allocating one: softirq frees packets that the
+//! application allocated, and the application frees packets that softirq allocated. A cached packet
+//! is uncharged and has no payload, so a connection keeps at most two descriptors. A connection
+//! keeps none while memory is scarce, after it was closed, and after the setting has changed.
 //!
 //! Differs from Linux: payload is dropped when a packet enters the cache, not when it is reused, so
-//! an idle connection pins no page (in Linux up to 64 KB each). Heads are never shared, so a packet
-//! is refused only while a clone of it may still be queued below TCP.
+//! an idle connection pins no page (in Linux up to 64 KB each). Heads are never shared, so a free
+//! slot refuses a packet only while a clone of it may still be queued below TCP.
 //!
 //! Not here: the pool's treatment of packets of other cores (`pkt::FreeMode`).
 
@@ -158,7 +158,7 @@ impl PacketCache {
         }
     }
 
-    /// Returns whether no packet was ever cached, as on most connections in most modes.
+    /// Returns whether no slots are allocated, as on most connections in most modes.
     #[inline]
     fn is_empty(&self) -> bool {
         self.0.is_none()
@@ -190,8 +190,9 @@ impl PacketCache {
 }
 
 impl Tcb {
-    /// Returns the packet that a reader has left for softirq, which is about to process a segment
-    /// of an unlocked connection. Softirq frees it after it has released the connection.
+    /// Returns the packet that a reader has left for softirq to free. Softirq calls this function
+    /// before it processes a segment of an unlocked connection, and frees the packet after it has
+    /// released the connection.
     #[inline]
     pub fn take_read_packet(&mut self, counters: &Counters) -> Option<Packet> {
         let packet = self.packet_cache.0.as_mut()?.rx.take()?;

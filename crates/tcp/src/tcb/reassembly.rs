@@ -25,7 +25,7 @@
 //! A FIN has no byte of payload, so the queue stores only its sequence number.
 //!
 //! The queue frees only packets whose payload `collapse` has copied to others. Packets that are
-//! removed without being delivered are returned to the caller, which counts and frees them.
+//! removed without being delivered are returned to the caller, which frees them.
 //!
 //! Not here: the check that a segment is acceptable, memory accounting of the socket, the order of
 //! SACK blocks.
@@ -74,9 +74,10 @@ pub struct Reassembly {
 pub enum Insert {
     /// A part of the packet was new and is queued.
     Queued(Queued),
-    /// The packet was a FIN without data: the FIN is recorded, and the packet is returned.
+    /// The packet was a FIN without data and is returned. The FIN is recorded unless it contradicts
+    /// the known stream.
     FinNoted(Packet),
-    /// Nothing was queued.
+    /// No data was queued. A FIN may have been recorded.
     Refused(DropReason, Packet),
 }
 
@@ -90,7 +91,7 @@ pub struct Queued {
     /// First range of the packet that was already queued, if any: the D-SACK block to report
     /// (RFC 2883 §4).
     pub duplicate: Option<(SeqNum, SeqNum)>,
-    /// Packets that the new one replaces, to be dropped with [`DropReason::TcpOfoDuplicate`].
+    /// Packets that the new one replaces. The caller frees them.
     pub redundant: PacketList,
 }
 
@@ -101,7 +102,7 @@ pub struct Ready {
     pub packets: PacketList,
     /// RCV.NXT after these packets.
     pub rcv_nxt: SeqNum,
-    /// Packets without new data, to be dropped with [`DropReason::TcpOfoDuplicate`].
+    /// Packets without new data. The caller frees them.
     pub stale: PacketList,
 }
 
@@ -395,8 +396,8 @@ impl Reassembly {
 /// (CVE-2018-5390, SegmentSmack).
 impl Reassembly {
     /// Reduces memory to `limit_bytes` by returning the packets with the highest sequence numbers,
-    /// to be dropped with `DropReason::TcpOfoPrune`. That is safe because the peer must keep
-    /// unacknowledged data even if SACK has reported it (RFC 2018 §8).
+    /// which the caller frees. That is safe because the peer must keep unacknowledged data even if
+    /// SACK has reported it (RFC 2018 §8).
     #[must_use]
     pub fn prune(&mut self, limit_bytes: usize) -> PacketList {
         let mut pruned = PacketList::default();

@@ -186,8 +186,8 @@ impl ReceiveBuffer {
         self.ssthresh = self.ssthresh.min(self.window_clamp).max(promised);
     }
 
-    /// Sets `SO_RCVLOWAT`, at most half of the buffer's upper bound. The buffer grows so that the
-    /// window can hold that many bytes.
+    /// Sets `SO_RCVLOWAT`, at most half of the buffer's upper bound. Unless `SO_RCVBUF` was set,
+    /// the buffer grows so that the window can hold that many bytes.
     pub(crate) fn set_lowat(&mut self, bytes: u32, config: &TcpConfig) {
         let cap = if self.locked { self.rcvbuf / 2 } else { config.tcp_rmem.max / 2 };
         self.lowat = bytes.min(cap).max(1);
@@ -314,9 +314,9 @@ impl ReceiveBuffer {
         self.rtt_start = now;
     }
 
-    /// Processes a read of `copied` bytes: once per round trip the buffer grows to twice the bytes
-    /// read in that round trip, plus space for a sender whose window still doubles
-    /// (`tcp_moderate_rcvbuf`).
+    /// Processes a read of `copied` bytes. At the end of a round trip in which more was read than
+    /// in any earlier one, the buffer grows to twice these bytes, plus space for a sender whose
+    /// window still doubles (`tcp_moderate_rcvbuf`).
     pub(crate) fn on_read(
         &mut self,
         copied: u32,

@@ -7,8 +7,8 @@
 //! already read; the thread that reads the last byte of a packet releases it. Small payloads are
 //! copied into the tail packet if there is one, so that a flood of small segments costs about its
 //! bytes instead of one descriptor each. When the reader is far behind or memory is scarce,
-//! payloads below an eighth of a page are copied together, so that each of them does not pin a
-//! whole page.
+//! payloads below an eighth of a page are copied to a common page, so that each of them does not
+//! pin a whole page.
 //!
 //! Not here: out-of-order segments (`reassembly`), the window (`segment::window`).
 
@@ -65,7 +65,7 @@ impl ReceiveQueue {
         self.packets.len() >= BEHIND_PACKETS
     }
 
-    /// Copies small payloads that are scattered over pages together.
+    /// Copies small payloads, each of which pins a page, to common pages.
     pub(crate) fn condense(&mut self, pool: &mut Pool) {
         for packet in &mut self.packets {
             packet.condense(pool);

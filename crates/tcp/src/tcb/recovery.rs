@@ -36,7 +36,7 @@ pub(crate) enum CaState {
 }
 
 impl CaState {
-    /// Returns whether no loss is assumed.
+    /// Returns whether no loss is assumed and no congestion was signaled: Open or Disorder.
     pub(crate) fn is_calm(self) -> bool {
         matches!(self, Self::Open | Self::Disorder)
     }
@@ -85,7 +85,7 @@ pub(crate) enum Frto {
 /// An unanswered tail loss probe.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probe {
-    /// TLP.end_seq: SND.NXT when the probe was sent.
+    /// TLP.end_seq: SND.NXT after the probe was sent.
     pub(crate) end_seq: SeqNum,
     /// TLP.is_retrans: whether the probe retransmitted the last segment.
     pub(crate) is_retransmission: bool,
@@ -94,8 +94,8 @@ pub(crate) struct Probe {
 /// State of loss recovery of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
-    /// Time of the first retransmission without progress (Linux `retrans_stamp`), from which the
-    /// limit R2 (`tcp_retries2`) counts.
+    /// Time of the first timeout without progress, from which the limit R2 (`tcp_retries2`) counts,
+    /// or of the start of a later fast recovery (Linux `retrans_stamp`).
     pub(crate) since: Instant,
     pub(crate) rack: Rack,
     /// Unanswered tail loss probe.
@@ -103,12 +103,13 @@ pub(crate) struct Recovery {
     /// State that may prove the last reduction spurious.
     pub(crate) undo: Option<Undo>,
     pub(crate) frto: Frto,
-    /// RFC 6582's `recover`: SND.NXT when the last recovery or CWR began, or when F-RTO began to
-    /// send new data.
+    /// RFC 6582's `recover`: SND.NXT when the last Recovery, Loss or CWR began, or when F-RTO began
+    /// to send new data.
     pub(crate) recover: SeqNum,
     /// End of the last retransmission of a hole.
     pub(crate) hole_end: SeqNum,
-    /// Duplicate ACKs since SND.UNA advanced.
+    /// Duplicate ACKs since SND.UNA advanced, without SACK; a partial ACK during Recovery does not
+    /// reset them.
     pub(crate) dup_acks: u32,
     /// Segments of the retransmission that ends at `hole_end`.
     pub(crate) hole_segments: u16,
@@ -178,10 +179,10 @@ impl Recovery {
         self.handshake_lossy = true;
     }
 
-    /// Returns whether no recovery, probe or F-RTO is in progress and no reduction has been proved
-    /// spurious. The fast paths of `input` and `output` require this. A reduction that may still
-    /// be proved spurious does not prevent them, because the proof is a D-SACK, and a segment with
-    /// a D-SACK takes the slow path.
+    /// Returns whether the state is Open, no probe or F-RTO is in progress, and no reduction has
+    /// been proved spurious. The fast paths of `input` and `output` require this. A reduction that
+    /// may still be proved spurious does not prevent them, because the proof is a D-SACK, and a
+    /// segment with a D-SACK takes the slow path.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.state == CaState::Open
@@ -190,8 +191,8 @@ impl Recovery {
             && self.frto == Frto::Off
     }
 
-    /// Processes an ACK while [`is_quiet`](Self::is_quiet): the whole flight has arrived, `newest`
-    /// is its last transmission, and no byte after it arrived before.
+    /// Processes an ACK of the whole flight while [`is_quiet`](Self::is_quiet). `newest` is the
+    /// last transmission of the flight, and its end is the end of all bytes that have arrived.
     #[inline]
     pub(crate) fn on_predicted(&mut self, newest: Transmission, now: Instant) {
         self.timeouts = 0;
@@ -199,13 +200,12 @@ impl Recovery {
         self.rack.on_highest(newest.end_seq);
     }
 
-    /// Returns the time of the first retransmission without progress.
+    /// Returns the time from which R2 counts after a timeout.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }
 
-    /// Returns the duplicate ACKs since SND.UNA advanced: segments that left the network (Linux
-    /// `sacked_out` without SACK).
+    /// Returns `dup_acks`: segments that left the network (Linux `sacked_out` without SACK).
     pub(crate) fn dup_acks(&self) -> u32 {
         self.dup_acks
     }

@@ -8,9 +8,9 @@
 //! - The lower bound of 200 ms applies to the variance term, not to the sum, so `rto >= srtt +
 //!   rto_min`. A peer that delays its acknowledgment by up to 200 ms then causes no spurious
 //!   timeout.
-//! - With timestamps every acknowledgment gives a sample. The variance therefore rises at once with
-//!   the largest deviation of a round (one flight of data) and falls once per round, so that many
-//!   small samples do not hide one large one.
+//! - Almost every acknowledgment gives a sample, not one per round trip. The variance therefore
+//!   rises at once with the largest deviation of a round (one flight of data) and falls once per
+//!   round, so that many small samples do not hide one large one.
 //! - A sample far *below* the estimate raises the deviation slowly: a network path that became
 //!   faster is no reason for a longer timeout.
 //!
@@ -49,7 +49,7 @@ pub struct RttConfig {
     pub rto_max: Duration,
     /// Time for which the minimum round-trip time stays valid. 300 s: `net.ipv4.tcp_min_rtt_wlen`.
     pub min_rtt_window: Duration,
-    /// Round-trip time that the route says; zero if it says none.
+    /// Round-trip time in the route's metrics; zero if there is none.
     pub expected: Duration,
 }
 
@@ -85,7 +85,7 @@ pub struct RttEstimator {
     rto_us: u32,
     rto_min_us: u32,
     rto_max_us: u32,
-    /// Round-trip time that the route says; 0 if it says none.
+    /// Round-trip time in the route's metrics; 0 if there is none.
     expected_us: u32,
     /// Doublings of the timeout since the last sample, without the reverted ones.
     backoff: u8,
@@ -198,8 +198,9 @@ impl RttEstimator {
     }
 
     /// Resets the back-off without a sample, when the caller knows by other means that the network
-    /// path works again. An acknowledgment of retransmitted data does not prove that: RFC 6298 §5
-    /// and Linux keep the doubled timeout until a sample.
+    /// path works again, or after the first timeouts of a thin stream, which do not double. An
+    /// acknowledgment of retransmitted data does not prove that: RFC 6298 §5 and Linux keep the
+    /// doubled timeout until a sample.
     pub fn reset_backoff(&mut self) {
         self.backoff = 0;
     }

@@ -106,12 +106,13 @@ impl SendQueue {
     }
 
     /// Appends `bytes` and returns the number of appended bytes, which is smaller than requested
-    /// only if packet memory ran out.
+    /// only if `alloc` gave no packet or packet memory ran out.
     ///
     /// The tail grows up to `size_goal` while it is unsent. A byte slice is copied into the heads
-    /// or pool pages of packets: this is the only copy on the transmit path. `pkt::Pages` are
-    /// shared instead. The copy into pages also computes a checksum for each piece of `piece`
-    /// bytes, unless `piece` is 0. `alloc` allocates the packets.
+    /// or pool pages of packets: this is the only copy on the transmit path, except for a path MTU
+    /// probe (`gather`). `pkt::Pages` are shared instead. The copy into pages also computes a
+    /// checksum for each piece of `piece` bytes, unless `piece` is 0. `alloc` allocates the
+    /// packets.
     pub(crate) fn append(
         &mut self,
         pool: &mut Pool,
@@ -211,8 +212,8 @@ impl SendQueue {
         });
     }
 
-    /// Sets PSH on the first unsent entry before the persist timer sends it: more data may not
-    /// follow for a long time.
+    /// Sets PSH on the first unsent entry before the persist timer sends it, because it may be a
+    /// long time until more data follows.
     pub(crate) fn mark_held_pushed(&mut self) {
         if let Some(entry) = self.entries.get_mut(self.sent) {
             entry.flags |= EntryFlags::PSH;

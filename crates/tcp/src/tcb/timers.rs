@@ -19,19 +19,19 @@ use crate::{cx::Cx, tcb::Tcb};
 /// Deadline of a timer that is not armed.
 const NEVER: Instant = Instant::FAR_FUTURE;
 
-/// Delay before a retry after packet memory ran out (Linux `TCP_RESOURCE_PROBE_INTERVAL`).
+/// Longest delay before a retry after packet memory ran out (Linux `TCP_RESOURCE_PROBE_INTERVAL`).
 pub(crate) const MEMORY_RETRY: Duration = Duration::from_millis(500);
 
-/// Longest time that a cork, `MSG_MORE`, Nagle's algorithm or a window below a segment may hold
-/// data back with nothing in flight: the 200 ms that tcp(7) states for `TCP_CORK`, within the
-/// bounds of the override timer (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
+/// Longest time that a cork, `MSG_MORE`, missing memory or a window below a segment may hold data
+/// back with nothing in flight: the 200 ms that tcp(7) states for `TCP_CORK`, within the bounds of
+/// the override timer (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
 const HOLD_MAX: Duration = Duration::from_millis(200);
 
 /// Purpose of the retransmission timer. One timer serves all purposes, as in Linux
 /// (`icsk_pending`), because they exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RtxPurpose {
-    /// RFC 6298: when it expires, the oldest segment in flight is assumed to be lost.
+    /// RFC 6298: when it expires, the SYN or all data in flight is assumed to be lost.
     Retransmit,
     /// RFC 8985 §7: when it expires, a tail loss probe is sent.
     LossProbe,
@@ -45,9 +45,10 @@ pub(crate) enum RtxPurpose {
 /// The deadlines of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Timers {
-    /// Deadline of the data in flight, or of held-back data (Linux `icsk_retransmit_timer`).
+    /// Deadline of the SYN or the data in flight, or of held-back data (Linux
+    /// `icsk_retransmit_timer`).
     pub(crate) rtx: Instant,
-    /// Deadline of an ACK that is delayed (until data or a reader can send it) or compressed.
+    /// Deadline of a delayed or compressed ACK, which data or a read may cause to be sent earlier.
     pub(crate) delack: Instant,
     /// Deadline of keepalive and the idle timeout, or of the end of FIN-WAIT-2 or TIME-WAIT (Linux
     /// `sk_timer`).
@@ -185,7 +186,7 @@ pub(crate) fn rto_deadline(tcb: &Tcb, cx: &Cx<'_>) -> Instant {
 
 /// Arms the persist timer. If the window is open and was not probed, held-back data is sent after
 /// [`HOLD_MAX`]. Otherwise the window is probed after an RTO, and the interval doubles with each
-/// probe, up to `tcp_rto_max` (RFC 9293 §3.8.6.1).
+/// probe, up to the largest RTO (RFC 9293 §3.8.6.1).
 pub(crate) fn arm_persist(tcb: &mut Tcb, cx: &Cx<'_>) {
     if tcb.snd_wnd > 0 && tcb.persist_backoff == 0 {
         tcb.timers.arm_rtx(RtxPurpose::Persist, cx.now + HOLD_MAX);

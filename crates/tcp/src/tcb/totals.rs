@@ -139,7 +139,8 @@ impl Totals {
     }
 }
 
-/// Updates the sender's limit after `output`, which has sent all segments that may be sent.
+/// Updates the sender's limit after `output`, which has sent all segments that may be sent. Clears
+/// `NO_SPACE` if the send buffer has space again.
 pub(crate) fn on_output(tcb: &mut Tcb, now: Instant) {
     if tcb.flags.contains(TcbFlags::NO_SPACE) && tcb.has_write_space() {
         tcb.flags -= TcbFlags::NO_SPACE;

@@ -89,7 +89,7 @@ fn quick_acks_end_after_half_of_a_small_window() {
 }
 
 #[test]
-fn quick_acks_restart_after_an_idle_rto() {
+fn quick_acks_restart_after_an_idle_time_of_one_rto() {
     let (mut net, start) = calm(3);
     net.run_for(Duration::from_secs(2));
     let before = net.log.len();

@@ -1,5 +1,5 @@
 //! Close with unread, unsent or late data, close in the states of the handshake, TIME-WAIT,
-//! FIN-WAIT-2 of orphans, `shutdown`, and the host's limit of challenge ACKs.
+//! FIN-WAIT-2 of orphans, `shutdown`, a peek, and the host's limit of challenge ACKs.
 
 use core::time::Duration;
 
@@ -85,7 +85,7 @@ fn close_delivers_all_data_written_before() {
 }
 
 #[test]
-fn close_ends_syn_sent_at_once_and_sends_a_fin_after_syn_received() {
+fn close_ends_syn_sent_at_once_and_syn_received_with_a_fin() {
     let mut net = Net::new(5);
     net.connect(Side::A);
     net.call(Side::A, |tcb, cx| tcb.close(cx));
@@ -224,6 +224,14 @@ fn tcp_linger2_limits_the_fin_wait_2_of_an_orphan() {
     assert_eq!(net.state(Side::A), State::Close);
     assert_eq!(net.count(Side::A, Counter::TcpExtTCPAbortOnLinger), 1);
     assert_eq!(net.tcb(Side::B).take_error(), Some(TcpError::BrokenPipe));
+    net.finish_clean();
+
+    // A part of a millisecond is not zero.
+    let mut net = quiet(14);
+    net.tcb(Side::A).set_linger2(Some(Duration::from_micros(500)));
+    net.call(Side::A, |tcb, cx| tcb.close(cx));
+    net.run_for(Duration::from_millis(50));
+    assert_eq!(net.state(Side::A), State::FinWait2);
     net.finish_clean();
 }
 

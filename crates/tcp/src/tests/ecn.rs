@@ -228,7 +228,7 @@ fn dctcp(seed: u64) -> Net {
 }
 
 #[test]
-fn dctcp_negotiates_ecn_with_the_default_tcp_ecn_and_sends_only_ecn_capable_packets() {
+fn dctcp_negotiates_ecn_with_the_default_tcp_ecn_and_all_later_packets_are_ecn_capable() {
     let mut net = dctcp(6);
     assert_eq!(agreed(&mut net), (true, true));
     net.drop_segments(&[2]);

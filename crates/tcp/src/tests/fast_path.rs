@@ -14,8 +14,8 @@ use crate::{
     output::{is_settled_after_read, output},
 };
 
-/// Returns the complete state of both ends: all fields of both control blocks, and all counters
-/// except those of header prediction.
+/// Returns the complete state of both ends: all fields of both control blocks, of which header
+/// prediction is always shown as on, and all counters except those of header prediction.
 fn complete_state(net: &mut Net, prediction: bool) -> String {
     let mut state = String::new();
     for side in [Side::A, Side::B] {

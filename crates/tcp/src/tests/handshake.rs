@@ -155,14 +155,14 @@ fn metrics_of_the_route_shape_the_connection() {
     assert_eq!(tcb.congestion(), Algorithm::Reno, "not the algorithm of the route");
     assert_eq!(tcb.window_clamp(), 20_000);
     assert!(tcb.ack.is_quick(), "quick ACKs have not started before any data");
-    // The measured time is 20 ms: 400 ms plus twice as much.
+    // The measured 20 ms are below the metric of 400 ms, so the RTO is 400 ms plus 2 · 400 ms.
     assert_eq!(info.rto, Duration::from_millis(1200));
     assert_eq!(net.tcb(Side::B).info().cwnd, 10 * 988, "the peer's route changed its window");
     net.finish_clean();
 }
 
 #[test]
-fn the_first_timeout_is_that_of_the_measurement_if_it_exceeds_the_metric() {
+fn the_first_rto_follows_from_the_measured_rtt_if_the_metric_is_smaller() {
     let mut net = Net::new(11);
     net.host(Side::A).path.metrics.rtt_ms = 10;
     net.open();

@@ -1,8 +1,8 @@
 //! One end of the test network: does the work of the stack for one connection.
 //!
 //! A host may have a listener, a request, a control block and a TIME-WAIT object. An arriving
-//! segment is processed by the first of these that exists: TIME-WAIT object, control block,
-//! request, listener.
+//! segment is processed by the first of these that exists: TIME-WAIT object, control block that is
+//! not closed, request, listener. Without any of them it is answered by a reset.
 
 use std::vec::Vec;
 
@@ -148,7 +148,7 @@ impl Host {
         let len = u32::try_from(packet.len()).unwrap();
         let Self { time_wait, .. } = self;
         let mut cx = lend!(self, now);
-        let small = time_wait.as_mut().expect("the caller has checked that the connection exists");
+        let small = time_wait.as_mut().expect("the caller has checked that the object exists");
         match small.on_segment(&mut cx, header, len) {
             TimeWaitVerdict::Keep => self.drops.push(DropReason::TcpTimeWait),
             TimeWaitVerdict::Closed => self.time_wait = None,
@@ -166,7 +166,7 @@ impl Host {
     fn receive_in_request(&mut self, now: Instant, header: &SegmentHeader, packet: Packet) {
         let Self { request, .. } = self;
         let mut cx = lend!(self, now);
-        let pending = request.as_mut().expect("the caller has checked that the connection exists");
+        let pending = request.as_mut().expect("the caller has checked that the request exists");
         match pending.on_segment(&mut cx, header, packet, self.accept_room) {
             RequestVerdict::Drop(reason, _) => self.drops.push(reason),
             RequestVerdict::Closed(reason, _) => {

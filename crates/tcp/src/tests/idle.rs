@@ -1,5 +1,5 @@
-//! The idle timeout ends connections without progress, and only those. Progress is new payload that
-//! arrives, is acknowledged, or is sent while none is in flight.
+//! The idle timeout ends connections without progress, and only those. Progress is the peer's FIN,
+//! or new payload that arrives, is acknowledged, or is sent while none is in flight.
 
 use core::time::Duration;
 

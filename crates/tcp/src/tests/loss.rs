@@ -33,7 +33,7 @@ fn warmed(mut net: Net) -> Net {
 const BLACK_HOLE: Impairment = Impairment { loss: 1000, duplicate: 0, reorder: 0, split: false };
 
 /// Sends `count` full segments, of which the network loses those with an index in `lost`. Returns
-/// the time until B has read all of them.
+/// the time until B has read the data of all segments.
 fn send_with_losses(net: &mut Net, count: usize, lost: &[usize]) -> Duration {
     net.tcb(Side::A).set_nodelay(true);
     let start = net.now;

@@ -125,7 +125,7 @@ fn without_probing_a_black_hole_stalls_the_connection() {
     net.path_mtu = Some(700);
     net.send(Side::A, &vec![1; 5000]);
     net.run_for(Duration::from_secs(120));
-    assert!(net.recv(Side::B).is_empty(), "data before a large, lost segment was delivered");
+    assert!(net.recv(Side::B).is_empty(), "a segment that is too large for the path was delivered");
     net.finish_clean();
 }
 

@@ -1,7 +1,7 @@
 //! A small network in virtual time: two hosts, two directions, seeded impairment.
 //!
 //! The invariants of a connection are checked after every event and every call. At the end of a
-//! test, all packets must have been freed.
+//! test ([`Net::finish_clean`]), all packets must have been freed.
 
 use std::collections::BTreeMap;
 use std::vec::Vec;

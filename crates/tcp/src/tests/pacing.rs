@@ -110,7 +110,7 @@ fn a_packet_carries_a_millisecond_of_data_on_long_paths_and_more_on_short_ones()
 }
 
 /// A superframe is a packet of several segments. If the congestion window has room for only a part
-/// of it, the part is deferred if the next ACK is due within a millisecond, and sent otherwise.
+/// of it, the sender waits for an ACK that is due within a millisecond, or else sends the part.
 #[test]
 fn a_partial_superframe_is_deferred_only_for_a_near_ack() {
     for (divisor, wait_us, segments) in [(3, 25_000, 10), (3, 39_500, 9), (0, 39_500, 10)] {
@@ -138,8 +138,9 @@ fn a_partial_superframe_is_deferred_only_for_a_near_ack() {
 type End = fn(&mut Tcb, &mut Cx<'_>);
 
 /// A superframe that fits into the window is deferred as well, because later writes may enlarge it.
-/// After a FIN no data can follow. But Linux's tcp_tso_should_defer checks the congestion window
-/// first, and the FIN only if the packet is smaller than the windows allow.
+/// After a FIN or the end of a record no write can enlarge it, so it is sent at once, unless it
+/// fills the window: Linux's tcp_tso_should_defer also checks the congestion window first, and the
+/// FIN only if the packet is smaller than the windows allow.
 #[test]
 fn a_superframe_that_may_still_grow_is_deferred_for_a_near_ack() {
     const NOTHING: End = |_, _| ();

@@ -86,7 +86,7 @@ fn tiny_segments_with_gaps_have_a_bounded_cost() {
 }
 
 #[test]
-fn a_large_buffer_bounds_the_number_of_gaps() {
+fn the_number_of_gaps_is_bounded_even_in_a_large_buffer() {
     let mut net = Net::new(3);
     net.host(Side::B).options.rcvbuf = Some(6_000_000);
     net.host(Side::B).config.rmem_max = 6_000_000;
@@ -205,8 +205,8 @@ fn sack_blocks_split_superframes_only_up_to_a_memory_limit() {
         "the memory limit was never reached"
     );
     let wmem = net.tcb(Side::A).send_queue.wmem_queued();
-    // The limit is twice the send buffer and its slack. The last split may exceed it by a
-    // superframe.
+    // The limit is twice the sum of the send buffer and a slack of 128 KB. The last split may
+    // exceed the limit by a superframe.
     assert!(wmem <= 2 * (60_000 + 131_072) + 2 * 66_000, "{wmem}");
     // The connection continues: the segments of the blocks that caused no split are retransmitted.
     let mut got = 0;

@@ -89,7 +89,7 @@ fn under_exhaustion_a_writer_gets_only_the_minimum_of_tcp_wmem() {
         "a writer got less than tcp_wmem[0]"
     );
     assert!(!net.tcb(Side::A).readiness().contains(Readiness::WRITE));
-    // After the acknowledgment the same amount may be written again.
+    // After the acknowledgment the writer may write again.
     net.run_for(Duration::from_millis(100));
     assert!(net.tcb(Side::A).readiness().contains(Readiness::WRITE));
     assert!(write(&mut net, 1000).is_ok());

@@ -27,15 +27,15 @@ fn stream(net: &mut Net, time: Duration, reads: bool) -> usize {
     got
 }
 
-/// Returns the right edges of the windows that B has announced, in order. The edge of B's SYN is
-/// left out.
+/// Returns the right edges of the windows that B has announced, in order. The edge of B's SYN,
+/// whose window is not scaled, is left out.
 fn edges(net: &Net, shift: u8) -> std::vec::Vec<crate::SeqNum> {
     let sent = net.log.iter().filter(|sent| sent.from == Side::B).skip(1);
     sent.map(|sent| sent.header.ack + (u32::from(sent.header.window) << shift)).collect()
 }
 
 #[test]
-fn the_buffer_grows_only_as_the_application_reads() {
+fn the_buffer_grows_with_the_reads_of_the_application_and_hardly_without_them() {
     for reads in [true, false] {
         let mut net = Net::new(1);
         net.delay = Duration::from_millis(25);

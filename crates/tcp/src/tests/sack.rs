@@ -172,7 +172,7 @@ fn dsacks_widen_the_reordering_window() {
 }
 
 #[test]
-fn a_window_with_many_losses_is_reduced_once() {
+fn many_losses_in_a_window_cause_one_recovery_which_does_not_stop_output() {
     let mut net = warm(9);
     let before = net.log.len();
     send_losing(&mut net, 20, &[0, 4, 8, 12]);

@@ -180,7 +180,8 @@ fn a_dsack_that_does_not_fit_into_a_full_segment_gets_its_own_ack() {
     net.tcb(Side::B).set_nodelay(true);
     let before = net.log.len();
     let header = net.forge(Side::B);
-    // Data is written in the same batch, so the D-SACK could be carried by the data segment.
+    // Data is written in the same batch, so its segment would carry the D-SACK if there were room
+    // for it.
     net.call(Side::B, |tcb, cx| {
         let mut old = header.clone();
         old.seq = start;

@@ -269,6 +269,31 @@ fn probes_of_a_closed_window_end_with_the_user_timeout() {
     net.finish_clean();
 }
 
+/// A keepalive probe counts, too, so its time is the begin of the user timeout.
+#[test]
+fn a_window_probe_after_an_unanswered_keepalive_probe_does_not_end_the_connection() {
+    let mut net = Net::new(12);
+    net.host(Side::A).options.user_timeout = Some(Duration::from_secs(20));
+    net.open();
+    let keepalive = crate::Keepalive {
+        time: Duration::from_secs(60),
+        interval: Duration::from_secs(10),
+        probes: 9,
+    };
+    net.call(Side::A, |tcb, cx| tcb.set_keepalive(cx, Some(keepalive)));
+    net.run_for(Duration::from_secs(59));
+    net.impairment.loss = 1000;
+    net.run_until(|net| net.count(Side::A, Counter::TcpExtTCPKeepAlive) == 1);
+    let probed = net.now;
+    // A cork holds the data back until the persist timer.
+    net.call(Side::A, |tcb, _| tcb.set_cork(true));
+    net.send(Side::A, b"held");
+    net.run_until(|net| net.state(Side::A) == crate::State::Close);
+    let took = net.now - probed;
+    assert!(took >= Duration::from_secs(20), "the connection ended after {took:?}");
+    net.finish_clean();
+}
+
 /// The limit is checked only for a new packet, as by Linux's sk_stream_memory_free. In both stacks
 /// the last write may be partial.
 #[test]
@@ -294,7 +319,7 @@ fn a_writer_fills_the_last_packet_and_exceeds_the_buffer_by_at_most_one_packet()
 /// another fragment, because its byte does not follow the previous byte in memory. When the last
 /// packet accepts no more fragments, the writer must not start a new packet in a full buffer.
 #[test]
-fn exhausted_fragments_do_not_bypass_the_limits() {
+fn a_last_packet_that_accepts_no_more_fragments_does_not_bypass_the_limits() {
     const SNDBUF: u32 = 20_000;
     for lowat in [None, Some(200)] {
         let mut net = Net::new(15);

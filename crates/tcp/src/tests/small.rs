@@ -99,8 +99,8 @@ fn a_cork_holds_data_for_at_most_200_ms() {
     net.finish_clean();
 }
 
-/// Regression: segments of the peer must not restart the timer. Otherwise a corked tail is held
-/// back forever while the peer sends often.
+/// Regression: segments of the peer must not restart the 200 ms timer of a cork. Otherwise a corked
+/// tail is held back forever while the peer sends often.
 #[test]
 fn a_cork_holds_data_for_a_bounded_time_while_the_peer_sends() {
     let (mut net, before) = quiet(11);

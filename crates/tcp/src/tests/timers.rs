@@ -149,7 +149,7 @@ fn a_user_timeout_replaces_tcp_retries2() {
 }
 
 #[test]
-fn an_orphan_ends_after_fewer_retransmissions() {
+fn an_orphan_whose_peer_does_not_answer_ends_after_a_few_minutes() {
     let mut net = Net::established(8);
     net.run_for(Duration::from_millis(100));
     net.impairment = BLACK_HOLE;

@@ -35,7 +35,7 @@ impl FourTuple {
     /// Whether the connection uses IPv4. Both addresses are of the same family.
     #[must_use]
     pub const fn is_ipv4(&self) -> bool {
-        self.local.is_ipv4() && self.remote.is_ipv4()
+        self.local.is_ipv4()
     }
 
     /// Writes the tuple as the input of a keyed hash: addresses, then ports, in network order. Flow

@@ -174,9 +174,9 @@ impl SegmentHeader {
     }
 }
 
-/// A header without an urgent pointer and with the timestamps as its only option, as most segments
-/// of an established connection have it. Its bytes are those that [`SegmentHeader::emit`] writes,
-/// and a checksum.
+/// A header without an urgent pointer and with the timestamps as its only option, which is the
+/// header of most segments of an established connection. Its bytes are those that
+/// [`SegmentHeader::emit`] writes, with the checksum filled in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainHeader {
     /// Source and destination port.

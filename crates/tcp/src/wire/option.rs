@@ -191,8 +191,8 @@ impl Options {
         len
     }
 
-    /// Writes the options in Linux's order (MSS, SACK-permitted, timestamps, window scale, SACK)
-    /// and returns their length. Trailing SACK blocks that do not fit are left out.
+    /// Writes the options in Linux's order (MSS, SACK-permitted, timestamps, window scale, Fast
+    /// Open, SACK) and returns their length. Trailing SACK blocks that do not fit are left out.
     ///
     /// # Panics
     ///

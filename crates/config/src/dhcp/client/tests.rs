@@ -25,14 +25,19 @@ struct Run {
     /// Actions other than messages.
     done: Vec<Action>,
     /// Result of the ARP probe.
-    is_free: bool,
+    check: Checked,
 }
 
 impl Run {
     fn new(seed: u64) -> Self {
         let client = Client::new(&ClientConfig::default(), MAC, secs(100), seed);
-        let mut run =
-            Self { client, now: secs(100), sent: Vec::new(), done: Vec::new(), is_free: true };
+        let mut run = Self {
+            client,
+            now: secs(100),
+            sent: Vec::new(),
+            done: Vec::new(),
+            check: Checked::Free,
+        };
         run.step();
         run
     }
@@ -53,7 +58,7 @@ impl Run {
                 }
                 Action::Check(lease) => {
                     self.done.push(Action::Check(lease));
-                    self.client.checked(self.now, self.is_free);
+                    self.client.checked(self.now, self.check);
                 }
                 other => self.done.push(other),
             }
@@ -103,6 +108,12 @@ impl Run {
         self.receive(&self.answer(MessageType::Offer, &[]));
         assert_eq!(self.last(), MessageType::Request);
         self.receive(&self.answer(MessageType::Ack, &[]));
+    }
+
+    /// Lets the link come up again.
+    fn link_up(&mut self) {
+        self.client.link_up(self.now);
+        self.carry_out();
     }
 
     fn address(&self) -> Option<Ipv4Addr> {
@@ -232,7 +243,7 @@ fn another_server_extends_a_lease_only_in_rebinding() {
 #[test]
 fn an_address_of_another_station_is_declined_and_asked_for_after_a_pause() {
     let mut run = Run::new(9);
-    run.is_free = false;
+    run.check = Checked::InUse;
     run.bind();
     let (_, decline, to) = run.sent.last().expect("a message");
     assert_eq!((kind(decline), *to), (MessageType::Decline, Destination::Broadcast));
@@ -243,6 +254,95 @@ fn an_address_of_another_station_is_declined_and_asked_for_after_a_pause() {
     assert_eq!(run.client.deadline(), Some(secs(110)));
     run.run_until(secs(110));
     assert_eq!(run.last(), MessageType::Discover);
+}
+
+/// RFC 2131 §4.3.2, table 5: INIT-REBOOT names the address, no server, and has no `ciaddr`.
+#[test]
+fn a_lease_is_asked_for_again_when_its_link_comes_up() {
+    let mut run = Run::new(16);
+    run.bind();
+    run.now += secs(600);
+    run.link_up();
+    let (_, request, to) = run.sent.last().expect("a message");
+    assert_eq!((kind(request), *to), (MessageType::Request, Destination::Broadcast));
+    assert_eq!(request.ciaddr(), Ipv4Addr::UNSPECIFIED);
+    let requested = Some(&DhcpOption::RequestedIpAddress(ADDRESS));
+    assert_eq!(request.opts().get(OptionCode::RequestedIpAddress), requested);
+    assert_eq!(request.opts().get(OptionCode::ServerIdentifier), None);
+    assert_eq!(run.address(), Some(ADDRESS), "the lease is used meanwhile");
+    let mut elsewhere = run.answer(MessageType::Ack, &[]);
+    elsewhere.set_yiaddr(Ipv4Addr::new(10, 0, 0, 51));
+    run.receive(&elsewhere);
+    assert!(!matches!(run.done.last(), Some(Action::Renewed(_))), "another address");
+    // Any server may answer.
+    run.receive(&run.answer(MessageType::Ack, &[DhcpOption::ServerIdentifier(OTHER)]));
+    assert!(matches!(run.done.last(), Some(Action::Renewed(lease)) if lease.server == OTHER));
+    let next = run.client.deadline().expect("a renewal");
+    assert!((secs(1800 - 1800 / 16)..=secs(1800)).contains(&(next - run.now)), "{next:?}");
+}
+
+#[test]
+fn a_lease_of_another_network_is_refused_when_its_link_comes_up() {
+    let mut run = Run::new(17);
+    run.bind();
+    run.link_up();
+    run.receive(&run.answer(MessageType::Nak, &[DhcpOption::ServerIdentifier(OTHER)]));
+    assert!(matches!(run.done.last(), Some(Action::Remove(_, Loss::Refused))), "{:?}", run.done);
+    assert_eq!((run.last(), run.address()), (MessageType::Discover, None));
+}
+
+/// RFC 2131 §3.2 (4).
+#[test]
+fn without_an_answer_a_lease_is_used_to_its_end_after_its_link_came_up() {
+    let mut run = Run::new(18);
+    run.bind();
+    run.sent.clear();
+    run.link_up();
+    run.run_until(secs(100 + 20));
+    assert_eq!(run.sent.len(), 2);
+    assert!(matches!(run.done.last(), Some(Action::Renewed(_))), "its routes are added again");
+    assert_eq!(run.address(), Some(ADDRESS));
+    run.run_until(secs(100 + 3600));
+    assert!(matches!(run.done.last(), Some(Action::Remove(_, Loss::Expired))), "{:?}", run.done);
+    // A lease that has ended while the link was down is not asked for.
+    let mut late = Run::new(19);
+    late.bind();
+    late.now = secs(100 + 3600);
+    late.link_up();
+    assert!(matches!(late.done.last(), Some(Action::Remove(_, Loss::Expired))));
+    assert_eq!(late.last(), MessageType::Discover);
+}
+
+#[test]
+fn a_client_that_waits_begins_at_once_when_its_link_comes_up() {
+    let mut run = Run::new(20);
+    run.run_until(secs(600));
+    let before = run.sent.len();
+    run.link_up();
+    assert_eq!((run.sent.len(), run.last()), (before + 1, MessageType::Discover));
+    run.client.release();
+    run.link_up();
+    assert_eq!(run.sent.len(), before + 1, "a stopped client stays stopped");
+}
+
+#[test]
+fn an_address_that_cannot_be_checked_is_asked_for_again_at_growing_pauses() {
+    let mut run = Run::new(21);
+    run.check = Checked::Failed;
+    let mut pauses = Vec::new();
+    for _ in 0..7 {
+        run.bind();
+        assert_eq!(run.last(), MessageType::Request, "the server is not told");
+        let failed = run.now;
+        run.now = run.client.deadline().expect("a pause");
+        pauses.push((run.now - failed).as_secs());
+        run.step();
+        assert_eq!(run.last(), MessageType::Discover);
+    }
+    assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 320]);
+    run.check = Checked::Free;
+    run.bind();
+    assert_eq!(run.address(), Some(ADDRESS));
 }
 
 #[test]
@@ -353,6 +453,9 @@ proptest! {
             run.run_until(run.now + secs(pause));
             // A minute between extensions, T1 to T2 and expiry, and 3 s between DISCOVERs.
             prop_assert!(run.sent.len() - before <= 12 + usize::try_from(pause / 5)?);
+            if noise % 8 == 1 {
+                run.link_up();
+            }
             let kind = match kind {
                 0 | 1 => MessageType::Offer,
                 2..=4 => MessageType::Ack,

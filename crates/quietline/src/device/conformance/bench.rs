@@ -135,6 +135,9 @@ impl Bench {
 
     /// Polls every queue of the right device once, and returns all packets.
     pub(super) fn poll(&mut self, budget: usize) -> Result<Vec<Packet>, Unmet> {
+        if let Some(pump) = &mut self.pair.pump {
+            pump();
+        }
         self.cx.now = clock::now();
         let mut packets = Vec::new();
         for queue in 0..self.right.caps().queues {

@@ -12,6 +12,7 @@ pub struct Pair {
     pub(super) right: Option<Attachment>,
     pub(super) addresses: [Ipv4Addr; 2],
     pub(super) unplug: Option<Box<dyn FnOnce() + Send>>,
+    pub(super) pump: Option<Box<dyn FnMut() + Send>>,
     pub(super) _kept: Vec<Box<dyn Any>>,
 }
 
@@ -24,6 +25,7 @@ impl Pair {
             right: Some(right.into()),
             addresses: [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)],
             unplug: None,
+            pump: None,
             _kept: Vec::new(),
         }
     }
@@ -49,6 +51,15 @@ impl Pair {
     #[must_use]
     pub fn unplug(mut self, unplug: impl FnOnce() + Send + 'static) -> Self {
         self.unplug = Some(Box::new(unplug));
+        self
+    }
+
+    /// Adds a function that moves all frames on their way between the devices. Checks that call the
+    /// devices directly call it before each poll, so that frames between two devices with a thread
+    /// of the application in the middle do not arrive later than the check expects.
+    #[must_use]
+    pub fn pump(mut self, pump: impl FnMut() + Send + 'static) -> Self {
+        self.pump = Some(Box::new(pump));
         self
     }
 

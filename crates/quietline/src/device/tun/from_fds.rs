@@ -73,6 +73,7 @@ impl Tun {
         }
         config.mac.map_or(Ok(()), check_mac)?;
         let first = inspect(fds[0].as_fd(), kind)?;
+        let mut uso = first.has_vnet_hdr();
         for (index, fd) in fds.iter().enumerate() {
             let own = inspect(fd.as_fd(), kind)?;
             if own != first {
@@ -80,7 +81,7 @@ impl Tun {
                 let allowed = "queues of one interface, with the same flags";
                 return Err(SetupError::field("fds", value, allowed));
             }
-            prepare(fd.as_fd(), &first)?;
+            uso &= prepare(fd.as_fd(), &first)?;
         }
         if fds.len() > 1 && !first.is_multi_queue() {
             let allowed = "one descriptor: its interface was created without IFF_MULTI_QUEUE";
@@ -95,7 +96,7 @@ impl Tun {
         }
         let mac = config.mac.unwrap_or_else(|| local_mac(&first.name));
         let vnet_hdr = first.has_vnet_hdr();
-        let parts = Parts { kind, vnet_hdr, name: first.name, mtu, mac, link: None };
+        let parts = Parts { kind, vnet_hdr, uso, name: first.name, mtu, mac, link: None };
         Self::assemble(parts, fds.into_boxed_slice())
     }
 }
@@ -129,12 +130,13 @@ fn inspect(fd: BorrowedFd<'_>, kind: TunKind) -> Result<ioctl::Attached, SetupEr
     Ok(attached)
 }
 
-/// Sets the flags that reads and writes of the device need.
-fn prepare(fd: BorrowedFd<'_>, attached: &ioctl::Attached) -> Result<(), SetupError> {
+/// Sets the flags that reads and writes of the device need. Returns whether the kernel has
+/// superframes of datagrams.
+fn prepare(fd: BorrowedFd<'_>, attached: &ioctl::Attached) -> Result<bool, SetupError> {
     let set = || {
         fcntl_setfd(fd, FdFlags::CLOEXEC)?;
         fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
-        if attached.has_vnet_hdr() { ioctl::enable_offloads(fd) } else { Ok(()) }
+        if attached.has_vnet_hdr() { ioctl::enable_offloads(fd) } else { Ok(false) }
     };
     set().map_err(|errno: Errno| {
         let step = format!("prepare a descriptor of \"{}\"", attached.name);

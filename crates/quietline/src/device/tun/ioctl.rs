@@ -41,6 +41,8 @@ const TUN_F_CSUM: usize = 0x01;
 const TUN_F_TSO4: usize = 0x02;
 const TUN_F_TSO6: usize = 0x04;
 const TUN_F_TSO_ECN: usize = 0x08;
+const TUN_F_USO4: usize = 0x20;
+const TUN_F_USO6: usize = 0x40;
 
 /// `struct ifreq` as TUNSETIFF reads and writes it: name, flags, and the rest of the union.
 #[repr(C)]
@@ -160,17 +162,23 @@ fn interface_of(fd: BorrowedFd<'_>) -> Result<IfRequest, Errno> {
     Ok(request)
 }
 
-/// Enables the 12-byte virtio header on every packet, and checksum and TSO offload towards the
-/// stack.
-pub(super) fn enable_offloads(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+/// Enables the 12-byte virtio header on every packet, and checksum and segmentation offloads
+/// towards the stack. Returns whether the kernel has superframes of datagrams (since Linux 6.2).
+pub(super) fn enable_offloads(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     set_vnet_hdr_len(fd)?;
-    let offloads = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
+    let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN;
+    match set_offloads(fd, tcp | TUN_F_USO4 | TUN_F_USO6) {
+        Err(Errno::INVAL) => set_offloads(fd, tcp).map(|()| false),
+        set => set.map(|()| true),
+    }
+}
+
+fn set_offloads(fd: BorrowedFd<'_>, offloads: usize) -> Result<(), Errno> {
     // SAFETY: TUNSETOFFLOAD takes its bits by value and dereferences nothing.
     unsafe { ioctl::ioctl(fd, IntegerSetter::<TUNSETOFFLOAD>::new_usize(offloads)) }
 }
 
 /// Disables every offload towards the stack, which a persistent interface may still have.
 pub(super) fn disable_offloads(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    // SAFETY: TUNSETOFFLOAD takes its bits by value and dereferences nothing.
-    unsafe { ioctl::ioctl(fd, IntegerSetter::<TUNSETOFFLOAD>::new_usize(0)) }
+    set_offloads(fd, 0)
 }

@@ -214,7 +214,7 @@ fn a_tun_can_be_point_to_point_in_both_families() {
 fn a_frame_to_an_interface_that_is_down_is_refused() {
     in_namespace("tap", || {
         let config = TunConfig::tap("ql0");
-        let (_, queues) = open_queues(&config).expect("queues");
+        let (_, queues, _) = open_queues(&config).expect("queues");
         let mut end = End::new(TunConfig::tap("ql1"));
         let mut packet = end.pool.alloc().expect("memory");
         packet.append(&mut end.pool, &ethernet([2; 6], [4; 6], 0x0800));

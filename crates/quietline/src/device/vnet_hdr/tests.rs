@@ -68,6 +68,24 @@ fn a_superframe_becomes_metadata() {
 }
 
 #[test]
+fn a_superframe_of_datagrams_becomes_metadata_and_the_same_header() {
+    with_pool(|pool| {
+        for version in [4, 6] {
+            let mut frame = tcp_frame(pool, version, 5, 2488);
+            let header =
+                VnetHdr { gso_type: GSO_UDP_L4, hdr_len: 42, csum_offset: 6, ..SUPERFRAME };
+            assert_eq!(header.apply_to(&mut frame, ETHERNET), Ok(()));
+            // 2,488 bytes, and the 12 by which a TCP header is longer.
+            let gso = Gso { kind: GsoKind::Udp, size: 1000, segs: 3, ..Gso::default() };
+            assert_eq!(frame.meta().gso, gso);
+            frame.meta_mut().tx_checksum = TxChecksum::Partial { start: 20, offset: 6 };
+            assert_eq!(VnetHdr::of(&frame, ETHERNET), Ok(header));
+            pool.free(frame);
+        }
+    });
+}
+
+#[test]
 fn a_verified_frame_needs_no_checksum() {
     with_pool(|pool| {
         let mut frame = tcp_frame(pool, 4, 5, 0);
@@ -90,7 +108,15 @@ fn headers_that_contradict_the_frame_are_refused() {
         ("no segment size", VnetHdr { gso_size: 0, ..SUPERFRAME }),
         ("wrong family", VnetHdr { gso_type: GSO_TCPV6, ..SUPERFRAME }),
         ("UDP fragmentation", VnetHdr { gso_type: 3, ..SUPERFRAME }),
-        ("UDP segmentation", VnetHdr { gso_type: 5, ..SUPERFRAME }),
+        ("datagrams with the checksum of TCP", VnetHdr { gso_type: GSO_UDP_L4, ..SUPERFRAME }),
+        (
+            "datagrams with ECN",
+            VnetHdr { gso_type: GSO_UDP_L4 | GSO_ECN, csum_offset: 6, ..SUPERFRAME },
+        ),
+        (
+            "UDP header beyond the frame",
+            VnetHdr { gso_type: GSO_UDP_L4, csum_start: 2547, csum_offset: 6, ..SUPERFRAME },
+        ),
         ("ECN without a type", VnetHdr { gso_type: GSO_ECN, ..SUPERFRAME }),
         ("TCP header beyond the frame", VnetHdr { csum_start: 2536, ..SUPERFRAME }),
     ];

@@ -1,4 +1,5 @@
-//! Sum of all counter pages, for readers of the counters. Printed in the order of `nstat -az`.
+//! Sum of all counter pages, for readers of the counters. Printed in the columns of `nstat -az`,
+//! zeros included.
 
 use std::fmt;
 
@@ -82,8 +83,9 @@ impl Snapshot {
         self.iter().find(|&(known, _)| known == name).map(|(_, value)| value)
     }
 
-    /// Returns every counter with its printed name: Linux's groups in the order of `nstat -az`,
-    /// then the stack's own counters, then drop reasons.
+    /// Returns every counter with its printed name: the groups of Linux (`Ip`, `Icmp`, `Udp`,
+    /// `Tcp`, `TcpExt`, `IpExt`, then those of IPv6), then the stack's own counters, then drop
+    /// reasons.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let stack = || Counter::ALL.iter().map(|&counter| (counter.name(), self.stack(counter)));
         let tcp = tcp::Counter::ALL.iter().map(|&counter| (counter.name(), self.tcp(counter)));
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_come_in_the_order_of_nstat() {
+    fn groups_of_linux_precede_own_counters_and_drop_reasons() {
         let names: Vec<_> = Snapshot::default().iter().map(|(name, _)| name).collect();
         let at = |name| names.iter().position(|&known| known == name).unwrap();
         let order = [
@@ -198,7 +200,8 @@ mod tests {
     #[test]
     fn names_are_those_of_the_kernel() {
         // The columns of each group: those of a row that names them, or in /proc/net/snmp6 one row
-        // for each name. Its counts of single types (`Icmp6InType1`) are those by name.
+        // for each name. Rows of ICMPv6 types by number (`Icmp6InType1`) are skipped, because they
+        // repeat the counts of the rows with names.
         let snmp6 = |text: &str, group: &str| {
             let names = text.lines().filter_map(|line| line.split_whitespace().next());
             let of_group = names.filter(|name| name.starts_with(group) && !name.contains("Type"));

@@ -131,7 +131,8 @@ pub struct WireConfig {
     pub name: String,
     /// Largest IP packet in bytes. Default 1,500.
     pub mtu: u32,
-    /// Whether superframes (packets of several segments) pass unsegmented. Default true.
+    /// Whether superframes (packets of several segments) pass unsegmented, unless `checksums` is
+    /// on. Default true. Those of datagrams pass only a wire without impairments.
     pub tso: bool,
     /// Largest superframe that passes, in bytes. Default [`BIG_TCP_BYTES_MAX`]; the size that TCP
     /// makes is a setting of the device (`gso_max_size`, `gso_ipv4_max_size`).

@@ -4,8 +4,9 @@
 //! hop; older routers leave that field zero, and black holes (RFC 2923 §2.1) send no report. Linux:
 //! `ip_forward`, `icmp_send`.
 //!
-//! The router is at the far end of its direction, so a report is delayed by both directions. The
-//! router never fragments: it treats every packet as if DF were set.
+//! The router is at the far end of its direction, so a report arrives after the `delay` of both
+//! directions. Their other impairments do not apply to it. The router never fragments: it treats
+//! every packet as if DF were set.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -46,16 +47,16 @@ pub enum TooBigReport {
 pub struct PathMtu {
     /// Largest IP packet that passes, in bytes.
     pub bytes: u32,
-    /// Report sent for a larger packet.
+    /// Report sent for a larger IPv4 packet; a larger IPv6 packet is dropped silently.
     pub report: TooBigReport,
 }
 
 /// Current [`PathMtu`] of a direction. It may change while packets are in flight, as routes do.
 #[derive(Debug)]
 pub(super) struct PathMtuCell {
-    /// Bytes in the low half, report in the high half; 0 means no router. Written by
-    /// `Wire::set_path_mtu`, read by senders. Relaxed: either value may apply to a packet sent
-    /// concurrently.
+    /// Bytes in the low half, report in the high half; 0, that is 0 bytes with the report `Mtu`,
+    /// means no router. Written by `Wire::set_path_mtu`, read by senders. Relaxed: either value may
+    /// apply to a packet sent concurrently.
     packed: AtomicU64,
     /// IP identification of the reports. Relaxed: a counter orders nothing.
     ip_id: AtomicU32,

@@ -518,7 +518,7 @@ fn invalid_configurations_of_a_wire_are_refused() {
 }
 
 #[test]
-fn a_packet_too_big_for_the_path_is_dropped_and_reported() {
+fn a_packet_too_big_for_the_path_is_dropped_and_reported_unless_the_router_is_silent() {
     for report in [TooBigReport::Mtu, TooBigReport::NoMtu, TooBigReport::Silent] {
         let path_mtu = Some(PathMtu { bytes: 999, report });
         let delay = Duration::from_millis(2);

@@ -1,5 +1,5 @@
-//! Checksum of an ICMP message: over the message, and for IPv6 also over a pseudo-header (RFC 4443
-//! §2.3).
+//! Checksum of an ICMP message: over the message, and for IPv6 also over a pseudo-header
+//! (RFC 4443 §2.3).
 
 use std::net::IpAddr;
 

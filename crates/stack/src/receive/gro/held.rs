@@ -121,8 +121,8 @@ impl Held {
         Ok(())
     }
 
-    /// Whether the payload length fits: 1 byte to that of the first segment. The wrapping
-    /// subtraction refuses length 0, such as that of a pure ACK.
+    /// Whether the payload has at least 1 byte and at most as many as that of the first segment.
+    /// The wrapping subtraction refuses length 0, such as that of a pure ACK.
     const fn accepts_len(&self, payload: u32) -> bool {
         payload.wrapping_sub(1) < self.mss
     }
@@ -175,7 +175,8 @@ impl Held {
     }
 
     /// Appends the payload of an accepted segment: frags are moved, linear bytes are copied.
-    /// Returns the segment with its headers if the held packet has no room for these frags.
+    /// Returns the segment with its headers if the held packet has no room for these frags, or no
+    /// packet memory is left.
     pub(super) fn merge(
         &mut self,
         pool: &mut Pool,

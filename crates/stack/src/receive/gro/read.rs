@@ -1,11 +1,12 @@
 //! Header fields that GRO needs to find the flow of a frame.
 //!
 //! Linux: `inet_gro_receive`, `ipv6_gro_receive`, `tcp4_gro_receive` up to the search among held
-//! packets. Both families share one algorithm: `ip::parse` has checked the IP header, and the TCP
-//! header follows it.
+//! packets. Both address families share one algorithm: after `ip::parse` has checked the IP header,
+//! the TCP header is read directly behind it.
 //!
-//! Within GRO, only this module makes headers linear. A frame shorter than its headers claim is no
-//! candidate: it is passed on unchanged, and the layer that drops it counts the drop.
+//! Within GRO, only this module makes headers linear (contiguous at the head of the packet). A
+//! frame shorter than its headers claim is no candidate: it is passed on unchanged, and the layer
+//! that drops it counts the drop.
 
 use std::net::IpAddr;
 
@@ -37,8 +38,8 @@ pub(super) struct FlowKey {
 }
 
 impl FlowKey {
-    /// Returns the bucket of this flow, below `1 << bits`. Flows in one bucket only compete for the
-    /// packets that the bucket can hold.
+    /// Returns the bucket of this flow, below `1 << bits`. A collision is harmless: the flows of
+    /// one bucket only compete for its places.
     #[inline]
     pub(super) fn bucket(&self, bits: u32) -> usize {
         let (src, dst) = (fold(self.src), fold(self.dst));
@@ -148,7 +149,7 @@ pub(super) fn cannot_merge(packet: &Packet, network: usize) -> bool {
 }
 
 /// Reads the headers of a frame whose IP header begins at offset `network`. Returns `None` unless
-/// the frame holds a whole TCP segment. A fragment is none: its position in the stream is unknown.
+/// the frame holds a whole TCP segment, directly after an IP header without IPv6 extension headers.
 pub(super) fn read(packet: &mut Packet, network: usize) -> Option<Candidate> {
     match ether_type(packet, network)? {
         EtherType::IPV4 => read_ip::<true>(packet, network),
@@ -164,8 +165,8 @@ pub(super) struct Between {
     pub(super) dst: IpAddr,
 }
 
-/// Returns the addresses of a frame that is an IPv4 fragment of a TCP segment. The position of a
-/// fragment in the stream is unknown. Only the first fragment has the ports.
+/// Returns the addresses of a frame that is an IPv4 fragment of a TCP segment. Only the first
+/// fragment has the ports, so the flow of a fragment counts as unknown.
 #[cold]
 pub(super) fn fragment(packet: &mut Packet, network: usize) -> Option<Between> {
     if ether_type(packet, network)? != EtherType::IPV4
@@ -214,7 +215,7 @@ fn read_ip<const V4: bool>(packet: &mut Packet, network: usize) -> Option<Candid
     read_tcp(packet, network, &ip)
 }
 
-/// Inlined for the same reason as `ip::parse`: the result is large.
+/// Inlined for the same reason as `ip::parse`.
 #[inline(always)]
 fn read_tcp(packet: &mut Packet, network: usize, ip: &IpHeader) -> Option<Candidate> {
     let transport = network + usize::from(ip.header_len);

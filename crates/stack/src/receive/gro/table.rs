@@ -4,10 +4,9 @@
 //! Linux: `struct gro_node`, `dev_gro_receive`, `napi_gro_flush`. Only the owner of the poll
 //! accesses the table.
 //!
-//! Each bucket is ordered by arrival, and packets leave it oldest first. At most one packet of a
-//! flow is held, and it leaves before the next packet of the flow is held or passed on. Packets of
-//! one flow can therefore never overtake each other here, except one with a wrong checksum, which
-//! TCP drops.
+//! Each bucket is ordered by arrival; a flush and a full bucket complete the oldest packet first.
+//! At most one packet of a flow is held, and it leaves before the next segment of the flow is held
+//! or passed on. Only frames whose flow is not recognized can overtake it (see `gro`).
 
 use arrayvec::ArrayVec;
 use pkt::Packet;
@@ -31,7 +30,7 @@ const HELD_MAX: usize = 8;
 #[derive(Debug)]
 #[must_use]
 pub(super) enum Outcome {
-    /// The payload was copied into a held packet.
+    /// The payload, or a part of it, was copied into a held packet.
     Merged,
     /// The payload moved to a held packet, and the frame's descriptor is free.
     MergedFree,
@@ -56,7 +55,8 @@ pub(super) enum Continued {
     Ended(FlushReason),
     /// The frame would continue the last packet, but the frame's checksum is wrong.
     Damaged(Packet),
-    /// The comparison did not recognize the frame, or the last packet has no room for its frags.
+    /// There is no last packet, the comparison did not recognize the frame, or the last packet
+    /// cannot take the payload.
     Not(Packet),
 }
 
@@ -154,7 +154,7 @@ impl Table {
                 None => Continued::Merged,
                 Some(reason) => Continued::Ended(reason),
             },
-            // The packet cannot take more frags; `receive` handles this case.
+            // The held packet cannot take the payload; `receive` handles this case.
             Err(packet) => Continued::Not(packet),
         }
     }

@@ -14,7 +14,8 @@ use crate::sysctl::DeviceSettings;
 /// State of one queue's deferred interrupts.
 #[derive(Debug, Default)]
 pub(crate) struct Deferral {
-    /// Number of empty polls that are left before the descriptor is watched again.
+    /// Number of further empty polls after which the descriptor stays unwatched. It is watched
+    /// after the empty poll that follows them.
     left: u32,
     /// Time of the next timed poll; `None` if none is scheduled.
     timer: Option<Instant>,

@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(
             poll.take(&backlog, 64).len(),
             2,
-            "the poll did not take the packets of both senders"
+            "the poll did not take both packets of sender 1"
         );
         push(2);
         assert_eq!(

@@ -2,7 +2,8 @@
 //!
 //! Linux: `__skb_get_hash`, `skb_flow_dissect`. The hash is also the key of the connection lookup
 //! (`demux`) and of the RFS socket table. Frames other than IP have no hash. A fragment, which may
-//! lack ports, is hashed by its addresses only.
+//! lack ports, is hashed by its addresses only, as is a packet with IPv6 extension headers or of
+//! another protocol than TCP and UDP.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -39,7 +39,8 @@ impl FlowLimit {
     }
 
     /// Records a packet of the flow with this hash, for a queue with `qlen` of at most `max`
-    /// packets. Returns true if the flow exceeds its share and the packet must be dropped.
+    /// packets, if the queue is at least half full. Returns true if the flow exceeds its share and
+    /// the packet must be dropped.
     pub(super) fn exceeds(&mut self, hash: u32, qlen: u32, max: u32) -> bool {
         if qlen < max >> 1 {
             return false;
@@ -86,7 +87,7 @@ mod tests {
     fn a_queue_less_than_half_full_has_no_flow_limit() {
         let mut limit = FlowLimit::new(1);
         assert!((0..1000).all(|_| !limit.exceeds(7, 499, 1000)));
-        assert!(!limit.exceeds(7, 500, 1000), "an empty record exceeds the limit");
+        assert!(!limit.exceeds(7, 500, 1000), "an empty history exceeds the limit");
     }
 
     #[test]

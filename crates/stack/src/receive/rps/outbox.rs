@@ -141,7 +141,7 @@ impl Outbox {
         }
     }
 
-    /// Kicks the cores whose backlogs were empty before this turn pushed packets to them. Called at
+    /// Kicks the cores whose backlogs had no ready lane before this core pushed to them. Called at
     /// the end of the turn.
     #[inline]
     pub(crate) fn kick(&mut self, net: &Net, cx: &mut Cx) {

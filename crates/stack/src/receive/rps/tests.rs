@@ -60,8 +60,8 @@ impl Bench {
     fn set(&mut self, name: &str, value: &str) {
         self.host.set_sysctl(name, value).unwrap();
         let entered = self.cx.enter(&self.host);
-        // Entering applies the settings to `cx`. The context stays entered, because every step of
-        // this bench belongs to this host.
+        // Entering applies the settings to `cx`. `leave` is not called, because every step of this
+        // bench belongs to this host.
         drop(entered);
     }
 
@@ -69,8 +69,8 @@ impl Bench {
         self.set(&format!("net.quietline.dev.wire0.{word}"), value);
     }
 
-    /// Returns an IP packet of `flow`, whose payload is the packet's number in the flow, and the
-    /// flow.
+    /// Returns the next IP packet of `flow`. The payload holds the number of the packet in its
+    /// flow, and the number of the flow.
     fn packet(&mut self, flow: usize) -> Packet {
         let number = self.arrived[flow];
         self.arrived[flow] += 1;
@@ -206,7 +206,7 @@ fn disabled_steering_has_no_slots_and_keeps_all_packets() {
     bench.set("net.core.rps_sock_flow_entries", "64");
     assert_eq!(bench.poll(&[0, 0]), [0, 0]);
     assert!(bench.steering.slots.is_empty());
-    assert_eq!(bench.steering.poll, 0, "the poll was not counted");
+    assert_eq!(bench.steering.poll, 0, "a poll without steering was counted");
 }
 
 #[test]

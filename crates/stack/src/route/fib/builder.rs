@@ -1,7 +1,7 @@
 //! Builds a forwarding table from addresses and routes, or refuses them with a [`ConfigError`].
 //!
-//! Linux: `ip address add` and `ip route add` in net/ipv4/fib_frontend.c and fib_semantics.c, which
-//! refuse the same input.
+//! Linux: `ip address add` and `ip route add` in net/ipv4/fib_frontend.c and fib_semantics.c. The
+//! builder refuses more than Linux, for example an address that is the first of its network.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -27,13 +27,14 @@ const MTU_MAX: u32 = 65_535;
 pub struct RouteSpec {
     /// Destinations. The address must have no bits set beyond the prefix length.
     pub prefix: IpNet,
-    /// `Unicast`, `Blackhole`, `Unreachable` or `Prohibit`. Routes of the other kinds are created
-    /// with addresses.
+    /// `Unicast`, `Blackhole`, `Unreachable` or `Prohibit`. Routes of the other kinds exist from
+    /// the start or are created with addresses.
     pub kind: RouteKind,
     /// Next hop: an address that an on-link route matches, or a link-local IPv6 address together
     /// with `device`.
     pub via: Option<IpAddr>,
-    /// Device index. May be omitted if `via` determines the device.
+    /// Device index. May be omitted if `via` determines the device, and has no effect unless `kind`
+    /// is `Unicast`.
     pub device: Option<DeviceIndex>,
     /// Source address: an address of this host. The default for IPv4 is the source of the on-link
     /// route to the next hop, or the oldest address of the device. For IPv6, each destination
@@ -213,23 +214,20 @@ impl FibBuilder {
             self.add_first(Table::Local, broadcast, route(RouteKind::Broadcast, device, source));
         }
         if address.prefix_len() < address.max_prefix_len() {
-            // A second address in the same network is secondary: the first one remains the source
-            // of the network's route.
-            let network = address.trunc();
-            self.add_first(Table::Main, network, network_route(device, source));
+            self.add_network(address.trunc(), network_route(device, source));
         }
         self.fib.addresses.push((device, address));
         Ok(())
     }
 
-    /// Adds a route.
+    /// Adds a route: `ip route add`.
     ///
     /// # Errors
     /// If a field is invalid or contradicts another, or if the prefix has a route with the same
-    /// metric.
+    /// metric, also through another device.
     pub fn route(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
         let added = self.resolve(spec)?;
-        if self.has_metric(&spec.prefix, spec.metric) {
+        if self.has_route(Table::Main, &spec.prefix, |route| route.metric == spec.metric) {
             let reason = "there is a route with this prefix and metric";
             return Err(ConfigError::exists("route", RouteEntry::new(spec.prefix, &added), reason));
         }
@@ -237,28 +235,55 @@ impl FibBuilder {
         Ok(())
     }
 
-    fn has_metric(&self, prefix: &IpNet, metric: u32) -> bool {
-        let best = self.fib.get(Table::Main, prefix);
-        best.is_some_and(|best| best.alternatives().any(|route| route.metric == metric))
+    /// Adds a route to a prefix, after those with the same metric. It takes the place of the first
+    /// of these for which `replaces` returns true.
+    pub(super) fn add_in_place(
+        &mut self,
+        table: Table,
+        prefix: IpNet,
+        added: Route,
+        replaces: impl Fn(&Route) -> bool,
+    ) {
+        let metric = added.metric;
+        let best = self.fib.get(table, &prefix).map(Arc::clone);
+        let routes = best.iter().flat_map(|best| best.alternatives());
+        let mut routes: Vec<_> = routes.cloned().collect();
+        match routes.iter().position(|route| route.metric == metric && replaces(route)) {
+            Some(at) => routes[at] = added,
+            None => routes.insert(routes.partition_point(|route| route.metric <= metric), added),
+        }
+        self.set(table, &prefix, routes);
     }
 
     /// Adds a route to a prefix. It replaces a route to this prefix with the same metric.
-    pub(super) fn add(&mut self, table: Table, prefix: IpNet, added: Route) {
-        let metric = added.metric;
-        let others = self.fib.get(table, &prefix).map(Arc::clone);
-        let others = others.iter().flat_map(|best| best.alternatives());
-        let mut routes: Vec<_> = others.filter(|route| route.metric != metric).cloned().collect();
-        let at = routes.partition_point(|route| route.metric < metric);
-        routes.insert(at, added);
-        self.set(table, &prefix, routes);
+    fn add(&mut self, table: Table, prefix: IpNet, added: Route) {
+        self.add_in_place(table, prefix, added, |_| true);
     }
 
     /// As [`add`](Self::add), but changes nothing if the prefix has a route with the same metric.
     pub(super) fn add_first(&mut self, table: Table, prefix: IpNet, added: Route) {
-        let best = self.fib.get(table, &prefix);
-        if best.is_none_or(|best| best.alternatives().all(|route| route.metric != added.metric)) {
+        if !self.has_route(table, &prefix, |route| route.metric == added.metric) {
             self.add(table, prefix, added);
         }
+    }
+
+    /// Adds the route to the network of an address, after those of other devices with the same
+    /// metric, as Linux does: each device leads to its neighbors. A second address of the device in
+    /// the same network is secondary: the first one remains the source of the route.
+    pub(super) fn add_network(&mut self, network: IpNet, added: Route) {
+        let is_same = |route: &Route| (route.metric, route.device) == (added.metric, added.device);
+        if !self.has_route(Table::Main, &network, is_same) {
+            self.add_in_place(Table::Main, network, added, |_| false);
+        }
+    }
+
+    pub(super) fn has_route(
+        &self,
+        table: Table,
+        prefix: &IpNet,
+        is_it: impl Fn(&Route) -> bool,
+    ) -> bool {
+        self.fib.get(table, prefix).is_some_and(|best| best.alternatives().any(is_it))
     }
 
     /// Replaces all routes to a prefix by `routes`, which must be in ascending order of metric.
@@ -409,7 +434,7 @@ impl FibBuilder {
         let from_address =
             matches!(spec.kind, RouteKind::Local | RouteKind::Broadcast | RouteKind::Multicast);
         if multicast || from_address {
-            let allowed = "a prefix of unicast destinations; local, broadcast and multicast follow from addresses";
+            let allowed = "a prefix of unicast destinations; local, broadcast and multicast routes cannot be added";
             return Err(ConfigError::new("route", spec.prefix, allowed));
         }
         if let Some(device) = spec.device

@@ -16,20 +16,39 @@ use crate::{
 };
 
 impl FibBuilder {
-    /// Adds a route, or replaces the one with the same prefix and metric: `ip route replace`.
+    /// Adds a route, or replaces the one with the same prefix and metric: `ip route replace`. If
+    /// several devices have such a route, that of the same device is replaced, or else the first.
+    ///
+    /// Differs from Linux: Linux always replaces the first, because it does not compare devices.
     ///
     /// # Errors
     /// If a field is invalid or contradicts another.
     pub fn replace(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
-        let route = self.resolve(spec)?;
-        self.add(Table::Main, spec.prefix, route);
+        let added = self.resolve(spec)?;
+        let (metric, device) = (added.metric, added.device);
+        let is_same = |route: &Route| (route.metric, route.device) == (metric, device);
+        let has_same = self.has_route(Table::Main, &spec.prefix, is_same);
+        let is_replaced = |route: &Route| !has_same || is_same(route);
+        self.add_in_place(Table::Main, spec.prefix, added, is_replaced);
+        Ok(())
+    }
+
+    /// Adds a route, or replaces the one with the same prefix, metric and device. Routes of other
+    /// devices stay in front of it. Linux adds the routes of router advertisements in this way.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace).
+    pub fn append(&mut self, spec: &RouteSpec) -> Result<(), ConfigError> {
+        let added = self.resolve(spec)?;
+        let device = added.device;
+        self.add_in_place(Table::Main, spec.prefix, added, |route| route.device == device);
         Ok(())
     }
 
     /// Deletes the best route to the prefix of `spec` that also matches its other fields (`ip route
     /// del`). A metric of 0, the kind `Unicast`, and a missing next hop, device, source or MTU
-    /// match any value. The route to the network of an address can be deleted; routes of the local
-    /// table cannot.
+    /// match any value. `mtu_locked` and the TCP metrics are not compared. The route to the network
+    /// of an address can be deleted; routes of the local table cannot.
     ///
     /// # Errors
     /// If no route matches.
@@ -59,13 +78,13 @@ impl FibBuilder {
         self.fib.entries()
     }
 
-    /// Takes `device` down: removes the routes through it. A route with several next hops loses
-    /// those through `device` until it comes up again. The addresses of `device` remain addresses
-    /// of this host, and packets to them are accepted on other devices (the weak model of
-    /// RFC 1122 §3.3.4.2). Linux: `fib_sync_down_dev`.
+    /// Takes `device` down: removes the routes through it. A route with several next hops keeps
+    /// those through `device` as dead until it comes up again, and is removed if all are dead. The
+    /// addresses of `device` remain addresses of this host, and packets to them are accepted on
+    /// other devices (the weak model of RFC 1122 §3.3.4.2). Linux: `fib_sync_down_dev`.
     pub fn device_down(&mut self, device: DeviceIndex) {
         self.down.insert(device);
-        let networks = self.edit(Table::Main, |route| {
+        self.edit(Table::Main, |route| {
             let mut left = route.clone();
             left.hops.iter_mut().filter(|hop| hop.device == device).for_each(|hop| hop.dead = true);
             let is_alive = match &*left.hops {
@@ -74,14 +93,11 @@ impl FibBuilder {
             };
             is_alive.then_some(left)
         });
-        // If another device has an address in the same network, the route to the network now leads
-        // through that device.
-        self.connect(|network| networks.contains(&network));
     }
 
-    /// Brings `device` up: restores the routes to the networks of its addresses, and the next hops
-    /// through it of routes that have several. As in Linux (`fib_sync_up`), other routes through
-    /// the device are not restored.
+    /// Brings `device` up: restores the routes to the networks of its addresses, and revives the
+    /// next hops through it in routes that have several next hops. As in Linux (`fib_sync_up`),
+    /// other routes through the device are not restored.
     pub fn device_up(&mut self, device: DeviceIndex) {
         if self.down.remove(&device) {
             let on_it =
@@ -138,7 +154,7 @@ impl FibBuilder {
             self.set(Table::Main, &network, others);
         }
         self.connect(|other| other == network);
-        // A next hop of a route that has several keeps its route, with another source.
+        // A route with several next hops is kept. A next hop that had this source gets another one.
         let next = self.fib.first_address(device, address.is_ipv4());
         self.edit(Table::Main, |route| {
             let mut left = route.clone();
@@ -179,14 +195,14 @@ impl FibBuilder {
         }
     }
 
-    /// Adds the missing routes to the networks for which `wanted` returns true. Such a route leads
-    /// through the first device that is up and has an address in the network.
+    /// Adds the missing routes to the networks for which `wanted` returns true: one for each device
+    /// that is up and has an address in the network.
     fn connect(&mut self, wanted: impl Fn(IpNet) -> bool) {
         for (device, address) in self.fib.addresses.clone() {
             let (network, source) = (address.trunc(), Some(address.addr()));
             let is_network = address.prefix_len() < address.max_prefix_len();
             if is_network && !self.down.contains(&device) && wanted(network) {
-                self.add_first(Table::Main, network, builder::network_route(device, source));
+                self.add_network(network, builder::network_route(device, source));
             }
         }
     }

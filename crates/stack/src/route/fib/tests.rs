@@ -183,6 +183,73 @@ fn each_device_has_its_own_link_local_network() {
     assert_eq!(on(&builder, 2, "fe80::9").unwrap(), "fe80::/64 dev 2");
 }
 
+/// Returns the routes of the main table to a prefix, in the order of their choice.
+fn main_routes(builder: &FibBuilder, prefix: &str) -> Vec<String> {
+    let listed = builder.entries().into_iter().filter(|entry| entry.prefix == net(prefix));
+    listed.filter(|entry| entry.kind != RouteKind::Local).map(|entry| entry.to_string()).collect()
+}
+
+/// As Linux, which appends the routes of addresses.
+#[test]
+fn equal_networks_of_two_devices_have_a_route_each() {
+    let mut builder = sample();
+    builder.address(DeviceIndex(1), net("10.0.0.3/24")).unwrap();
+    builder.address(DeviceIndex(2), net("10.0.0.2/24")).unwrap();
+    builder.address(DeviceIndex(2), net("2001:db8::2/64")).unwrap();
+    let v4 = ["10.0.0.0/24 dev 1 src 10.0.0.1", "10.0.0.0/24 dev 2 src 10.0.0.2"];
+    let v6 = ["2001:db8::/64 dev 1", "2001:db8::/64 dev 2"];
+    assert_eq!(main_routes(&builder, "10.0.0.0/24"), v4);
+    assert_eq!(main_routes(&builder, "2001:db8::/64"), v6);
+    // A gateway of the second device is a neighbor although the first one has the same network.
+    let second = RouteSpec {
+        device: Some(DeviceIndex(2)),
+        ..RouteSpec::via(net("0.0.0.0/0"), ip("10.0.0.254"))
+    };
+    builder.route(&second).unwrap();
+    assert_eq!(found(&builder.build(), "8.8.8.8").unwrap().device, DeviceIndex(2));
+    builder.device_down(DeviceIndex(1));
+    assert_eq!(main_routes(&builder, "10.0.0.0/24"), v4[1..]);
+    assert_eq!(main_routes(&builder, "2001:db8::/64"), v6[1..]);
+    builder.device_up(DeviceIndex(1));
+    assert_eq!(main_routes(&builder, "10.0.0.0/24"), [v4[1], v4[0]]);
+    builder.remove_address(DeviceIndex(2), ip("10.0.0.2"));
+    assert_eq!(main_routes(&builder, "10.0.0.0/24"), v4[..1]);
+}
+
+#[test]
+fn appended_routes_of_two_devices_with_one_metric_coexist() {
+    let mut builder = sample();
+    let default = |device: u32, mtu: Option<u32>| RouteSpec {
+        device: Some(DeviceIndex(device)),
+        metric: 1024,
+        mtu,
+        ..RouteSpec::via(net("::/0"), ip(&format!("fe80::{device}")))
+    };
+    let listed = |builder: &FibBuilder| main_routes(builder, "::/0");
+    builder.append(&default(2, None)).unwrap();
+    builder.append(&default(1, None)).unwrap();
+    let [one, two] =
+        [1, 2].map(|device| format!("default via fe80::{device} dev {device} metric 1024"));
+    assert_eq!(listed(&builder), [two.clone(), one.clone()]);
+    let error = builder.route(&default(1, None)).unwrap_err();
+    assert!(error.to_string().contains("there is a route with this prefix and metric"), "{error}");
+    // A change replaces the route of its device only, and does not move it.
+    builder.append(&default(2, Some(1400))).unwrap();
+    assert_eq!(listed(&builder), [format!("{two} mtu 1400"), one.clone()]);
+    builder.replace(&default(1, Some(1300))).unwrap();
+    assert_eq!(listed(&builder), [format!("{two} mtu 1400"), format!("{one} mtu 1300")]);
+    let better = RouteSpec { metric: 5, ..default(2, None) };
+    builder.append(&better).unwrap();
+    assert_eq!(listed(&builder)[0], "default via fe80::2 dev 2 metric 5");
+    builder.delete(&better).unwrap();
+    assert_eq!(found(&builder.build(), "2001:db8:9::1").unwrap().device, DeviceIndex(2));
+    builder.delete(&default(2, None)).unwrap();
+    assert_eq!(found(&builder.build(), "2001:db8:9::1").unwrap().device, DeviceIndex(1));
+    // Without a route of its own device, a route replaces the first one.
+    builder.replace(&default(2, None)).unwrap();
+    assert_eq!(listed(&builder), [two]);
+}
+
 #[test]
 fn removing_an_address_removes_its_network_and_the_routes_with_this_source() {
     let mut builder = sample();
@@ -194,7 +261,9 @@ fn removing_an_address_removes_its_network_and_the_routes_with_this_source() {
     };
     assert_eq!(shown(&builder, "8.8.8.8").unwrap(), "default via 10.0.0.254 dev 1 src 10.0.0.1");
     builder.remove_address(DeviceIndex(1), ip("10.0.0.1"));
-    assert_eq!(shown(&builder, "10.0.0.1").unwrap(), "10.0.0.0/24 dev 1 src 10.0.0.2");
+    // The other address of the device gets a new route, which comes last.
+    let left = ["10.0.0.0/24 dev 2 src 10.0.0.3", "10.0.0.0/24 dev 1 src 10.0.0.2"];
+    assert_eq!(main_routes(&builder, "10.0.0.0/24"), left);
     let broadcast = shown(&builder, "10.0.0.255").unwrap();
     assert_eq!(broadcast, "broadcast 10.0.0.255 dev 1 src 10.0.0.2");
     assert_eq!(
@@ -389,7 +458,7 @@ fn a_route_with_several_next_hops_is_deleted_by_naming_them() {
 }
 
 #[test]
-fn equal_routes_of_many_prefixes_are_one() {
+fn equal_routes_of_many_prefixes_share_one_allocation() {
     let mut builder = sample();
     for block in 0..=255_u8 {
         let prefix = net(&format!("172.16.{block}.0/24"));

@@ -125,12 +125,12 @@ proptest! {
     /// Lookups in the map, and in clones made between the changes, must agree with a linear scan
     /// over the prefixes.
     #[test]
-    fn the_table_agrees_with_a_list_of_ipv4_prefixes(steps in steps(v4())) {
+    fn the_map_agrees_with_a_list_of_ipv4_prefixes(steps in steps(v4())) {
         play(steps);
     }
 
     #[test]
-    fn the_table_agrees_with_a_list_of_ipv6_prefixes(steps in steps(v6())) {
+    fn the_map_agrees_with_a_list_of_ipv6_prefixes(steps in steps(v6())) {
         play(steps);
     }
 }

@@ -68,8 +68,8 @@ const USECS_NONE: u32 = u32::MAX;
 /// Value of `budget` if the option is not set. A budget of zero counts as not set.
 const BUDGET_NONE: u16 = 0;
 
-/// Busy polling options of a connection, which calls read without owning the socket. The accesses
-/// are relaxed, because the options order no other data.
+/// Busy polling options of a connection or datagram socket, which calls read without owning the
+/// socket. The accesses are relaxed, because the options order no other data.
 #[derive(Debug)]
 pub(crate) struct BusyPollCell {
     usecs: AtomicU32,

@@ -1,7 +1,7 @@
 //! Begin and end of a socket call: an application thread owns the socket from `begin_call` to
 //! `end`.
 //!
-//! Above: every call on a connection (`send`, `recv`, `calls`, `modes::reader`). Below: `settle`,
+//! Above: the calls on a connection (`send`, `recv`, `calls`, `modes::reader`). Below: `settle`,
 //! `backlog`. Linux: `lock_sock`, `release_sock`.
 //!
 //! While the socket is owned, softirq context adds packets to the backlog and defers other work;
@@ -21,10 +21,11 @@ use crate::{
     socket::net::Net,
 };
 
-/// Payload bytes that `send` queues before it transmits them, and after which a sending thread
-/// polls the connection's core: one superframe (packet of several segments), or part of a larger
-/// one with BIG TCP. The payload is then still in the cache when the device reads it, and
-/// acknowledgments are processed in between.
+/// Payload bytes that `send` queues before it transmits them, and after which the sending thread
+/// polls the connection's core: one superframe (packet of several segments). With BIG TCP a
+/// superframe may be larger, and `send` then queues a whole one. Steps of this size keep the
+/// payload in the cache until the device reads it, and acknowledgments are processed between two
+/// steps.
 pub(super) const SEND_STEP_BYTES: usize = 64 * 1024;
 
 /// State of a socket that the calling thread owns.
@@ -41,7 +42,7 @@ pub(in crate::socket) struct Call<'a> {
 }
 
 impl Connection {
-    /// Begins a call: takes the lock and reads the clock.
+    /// Begins a call: takes the lock, and reads the clock if `cx.now` may be stale.
     #[inline]
     pub(in crate::socket) fn begin_call<'a>(&'a self, net: &'a Net, cx: &mut Cx) -> Call<'a> {
         let mut call = self.begin_untimed_call(net, cx);
@@ -51,7 +52,7 @@ impl Connection {
 
     /// Begins a call whose work needs no exact time: as [`begin_call`](Self::begin_call), but
     /// without reading the clock. `cx.now` may be stale, but is not earlier than the latest time of
-    /// the socket. `settle` reads the clock, if the call has done more than read data.
+    /// the socket. If the end of the call runs `settle`, that reads the clock (`settle_call`).
     #[inline]
     pub(in crate::socket) fn begin_untimed_call<'a>(
         &'a self,
@@ -88,9 +89,9 @@ impl Call<'_> {
         cx.leave(self.entered);
     }
 
-    /// Polls the devices of the connection's core about once per superframe sent, because a thread
-    /// that sends in bulk keeps the core's worker from running. Received packets of this connection
-    /// are added to its backlog.
+    /// Polls the devices of the connection's core once per [`SEND_STEP_BYTES`] sent, if the core is
+    /// idle, so that its worker need not be woken for each acknowledgment. Received packets of this
+    /// connection are added to its backlog.
     pub(super) fn poll_in_passing(&mut self, cx: &mut Cx) {
         if self.state.take_poll_due(SEND_STEP_BYTES) {
             cx.refresh_clock();

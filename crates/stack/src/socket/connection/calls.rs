@@ -54,8 +54,9 @@ impl Connection {
         result
     }
 
-    /// Ends the application's use of the connection. Queued data is still sent, unless `SO_LINGER`
-    /// forbids it. The socket exists until TCP has closed the connection.
+    /// Ends the application's use of the connection. Queued data is still sent, unless received
+    /// data is unread or `SO_LINGER` is zero: then the connection is reset. The socket exists until
+    /// TCP has closed the connection, or a TIME-WAIT socket replaces it.
     pub fn close(&self, net: &Net, cx: &mut Cx) {
         let mut call = self.begin_call(net, cx);
         call.state.drain_prequeue(self, net, cx);
@@ -87,7 +88,7 @@ impl Connection {
         error.map(Errno::from)
     }
 
-    /// Reads or changes options of the connection under the socket lock.
+    /// Runs `change` under the socket lock, mostly to read or change options of the connection.
     pub fn with_tcb<R>(
         &self,
         net: &Net,
@@ -116,7 +117,7 @@ impl Connection {
 
     /// Checks the invariants of the connection and of the state around it. The check performs no
     /// overdue action of TCP, so that a forgotten action is detected. For the simulator, between
-    /// two turns of a core. See [`tcp::Tcb::check_after_output`].
+    /// two turns of a core (passes of its softirq work). See [`tcp::Tcb::check_after_output`].
     ///
     /// # Panics
     ///

@@ -68,10 +68,11 @@ impl Connection {
     /// # Errors
     /// `EADDRINUSE` for a bound port that another socket owns; `EADDRNOTAVAIL` for an address that
     /// this host does not have, for a four-tuple in use, and if no port is free; `ECONNREFUSED` for
-    /// remote port 0; `EAFNOSUPPORT` for ends of two families; `EINVAL` for a link-local address
-    /// without its scope; `ENETUNREACH` for a v4-mapped address with `IPV6_V6ONLY`; `ENETDOWN`
-    /// after the shutdown of the host, `ECONNABORTED` if it is shut down during the call; and the
-    /// errors of the route.
+    /// remote port 0; `ENOBUFS` beyond `net.quietline.tcp_max_connections`; `EAFNOSUPPORT` for ends
+    /// of two families; `EINVAL` for a link-local address
+    /// without its scope; `ENETUNREACH` for a v4-mapped address with `IPV6_V6ONLY`, and if only one
+    /// end is v4-mapped; `ENETDOWN` after the shutdown of the host, `ECONNABORTED` if it is shut
+    /// down during the call; and the errors of the route.
     pub fn connect_with(
         net: &Net,
         cx: &mut Cx,
@@ -86,9 +87,9 @@ impl Connection {
     }
 
     /// Connects and sends in one call, as `sendto` with `MSG_FASTOPEN`: if a cookie of the peer is
-    /// cached, the SYN carries the beginning of `bufs` (RFC 7413). Returns the number of bytes
-    /// sent. If it is 0, no data is queued: the caller waits until the connection is established
-    /// and then writes, or returns `EINPROGRESS`.
+    /// cached or none is required, the SYN carries the beginning of `bufs` (RFC 7413). Returns the
+    /// number of bytes sent. If it is 0, no data is queued: the caller waits until the connection
+    /// is established and then writes, or returns `EINPROGRESS`.
     ///
     /// # Errors
     /// `EOPNOTSUPP` if `net.ipv4.tcp_fastopen` does not allow clients; otherwise as
@@ -147,6 +148,9 @@ fn open(
         Some(source) => source,
         None => net.source_end(cx, remote)?,
     };
+    if net.connections_full(cx) {
+        return Err(Errno::ENOBUFS);
+    }
     let wanted = local.map_or(0, |local| local.port());
     if wanted != 0 {
         let tuple = FourTuple { local: with_port(source, wanted), remote };
@@ -200,7 +204,8 @@ fn with_port(mut end: SocketAddr, port: u16) -> SocketAddr {
     end
 }
 
-/// Sends the SYN if the four-tuple is free.
+/// Opens the connection and sends the SYN, unless Fast Open holds the SYN for the first write.
+/// `EADDRNOTAVAIL` if the four-tuple is neither free nor that of a replaceable TIME-WAIT socket.
 fn start(
     net: &Net,
     cx: &mut Cx,

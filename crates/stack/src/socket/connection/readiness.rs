@@ -7,7 +7,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use sync::{EventCount, NewlyReady, Watch, WatchKey, Watchers};
-use tcp::{Readiness, SeqNum, State, Tcb};
+use tcp::{Readiness, State, Tcb};
 
 use super::{BACKLOG_EXTRA_BYTES, Connection, StreamState};
 use crate::{base::counters::Counter, cx::Cx};
@@ -39,17 +39,18 @@ impl Connection {
         self.lock.pass();
     }
 
-    /// Returns the tasks and event loops that the socket notifies, for all calls except the
-    /// registration of an event loop ([`watch`](Self::watch)). A task that has registered calls
+    /// Returns the registry of the tasks and event loops that the socket notifies. An event loop
+    /// registers by [`watch`](Self::watch) instead. A task that has registered calls
     /// [`sync_with_owner`](Self::sync_with_owner) and then checks the readiness.
     #[must_use]
     pub const fn watchers(&self) -> &Watchers {
         &self.watchers
     }
 
-    /// Registers an event loop. It is called when a condition becomes true, when data arrives while
-    /// other data is readable, and when there is space again after a write that found none.
-    /// Afterwards the caller checks the readiness. Returns false if a loop has this key already.
+    /// Registers an event loop: `watch` is called when a condition becomes true, when data arrives
+    /// while other data is readable, and when there is space again after a write that found none.
+    /// After this call the caller checks the readiness. Returns false if a loop has this key
+    /// already.
     pub fn watch(&self, key: WatchKey, watch: Arc<dyn Watch>) -> bool {
         let added = self.watchers.add(key, watch);
         self.published.watched.store(true, Ordering::Relaxed);
@@ -76,11 +77,16 @@ impl Connection {
         self.published.ready.load() & PREQUEUED != 0
     }
 
+    /// Whether a watcher has ever been added.
+    #[inline]
+    pub(super) fn is_watched(&self) -> bool {
+        self.published.watched.load(Ordering::Relaxed)
+    }
+
     /// Publishes the state that is read without the lock, and notes the conditions that have become
     /// true.
     #[inline]
-    pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool, news: News<'_>) {
-        let News { newly_ready, watched_nxt } = news;
+    pub(super) fn publish(&self, tcb: &Tcb, prequeued: bool, newly_ready: &mut NewlyReady) {
         self.published.rcvlowat.store(tcb.rcvlowat(), Ordering::Relaxed);
         // The backlog may hold the limit less the unread data. Linux (`sk_rcvqueues_full`) instead
         // compares the limit with the sum of backlog and `sk_rmem_alloc`. While a thread owns the
@@ -94,15 +100,7 @@ impl Connection {
             .backlog_limit
             .store(limit.saturating_sub(tcb.rmem_alloc()), Ordering::Relaxed);
         let prequeued = if prequeued { PREQUEUED } else { 0 };
-        let ready = tcb.readiness();
-        self.published.ready.publish(ready.bits() | prequeued, newly_ready);
-        if self.published.watched.load(Ordering::Relaxed) {
-            // An event loop is also notified of data that arrives behind readable data.
-            let arrived = core::mem::replace(watched_nxt, tcb.rcv_nxt()) != tcb.rcv_nxt();
-            if arrived && ready.contains(Readiness::READ) {
-                newly_ready.note(Readiness::READ.bits());
-            }
-        }
+        self.published.ready.publish(tcb.readiness().bits() | prequeued, newly_ready);
         let finishing = matches!(tcb.state(), State::FinWait1 | State::Closing | State::LastAck);
         if self.published.finishing.load(Ordering::Relaxed) != finishing {
             if !finishing {
@@ -159,20 +157,26 @@ pub(in crate::socket) fn notify_watchers(watchers: &Watchers, cx: &Cx, ready: Re
     }
 }
 
-/// State of a connection that [`Connection::publish`] changes.
-pub(super) struct News<'a> {
-    pub(super) newly_ready: &'a mut NewlyReady,
-    pub(super) watched_nxt: &'a mut SeqNum,
-}
-
 impl StreamState {
+    /// Notes data that arrived behind readable data, so that event loops are notified of it, too.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_arrivals(&mut self) {
+        let arrived =
+            core::mem::replace(&mut self.watched_nxt, self.tcb.rcv_nxt()) != self.tcb.rcv_nxt();
+        if arrived && self.tcb.readiness().contains(Readiness::READ) {
+            self.newly_ready.note(Readiness::READ.bits());
+        }
+    }
+
     /// Records that packets wait for the reader. The thread that releases the socket wakes the
     /// reader.
     pub(in crate::socket) fn publish_prequeued(&mut self, socket: &Connection) {
         socket.published.ready.announce(PREQUEUED, &mut self.newly_ready);
     }
 
-    /// Records that no packet waits for the reader, so that the reader is not woken.
+    /// Cancels a wake of the reader that is recorded and not yet taken, because no packet waits any
+    /// more. The next `publish` clears the published bit.
     pub(in crate::socket) const fn retract_prequeued(&mut self) {
         self.newly_ready.retract(PREQUEUED);
     }

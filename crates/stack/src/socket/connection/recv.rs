@@ -4,7 +4,7 @@
 //! Above: crate `quietline` (`stream::recv`). Below: `tcp::Tcb::recv`. Linux: `tcp_recvmsg_locked`.
 //!
 //! A call that only reads sets `only_read`. Such a call changes little, so its end takes the short
-//! form of `settle` (`StreamState::settle_call`).
+//! form of `settle` unless an ACK is due now (`StreamState::settle_call`).
 //!
 //! Not here: a `recv` that waits (`modes::reader`).
 

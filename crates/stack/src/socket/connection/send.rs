@@ -164,8 +164,9 @@ impl Call<'_> {
         }
     }
 
-    /// Transmits queued data to the device, runs the cores whose doorbells the packets have rung
-    /// (`Cx::do_softirq`), and processes the backlog. Returns whether the backlog held any work.
+    /// Transmits queued data to the device, runs the cores whose doorbells (arrival signals of
+    /// devices in this process) the packets have rung (`Cx::do_softirq`), polls the connection's
+    /// core if that is due, and processes the backlog. Returns whether the backlog held any work.
     fn transmit(&mut self, cx: &mut Cx) -> bool {
         backlog::note_locked_timer(&self.state, cx);
         self.state.settle(self.socket, self.net, cx);

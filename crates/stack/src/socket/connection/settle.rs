@@ -12,7 +12,7 @@ use std::sync::Arc;
 use pkt::Instant;
 use tcp::{HostQueue, State, TimeWait};
 
-use super::{Connection, StreamState, readiness::News};
+use super::{Connection, StreamState};
 use crate::{
     base::{counters::Counter, tcp_memory::PAGE_BYTES},
     cx::Cx,
@@ -33,7 +33,7 @@ use crate::{
 
 impl StreamState {
     /// Settles the connection at the end of a call. A call that has only read data, and owes no ACK
-    /// now, has no segments to send and only publishes the state. A full `settle` could send,
+    /// now, causes no segment and only publishes the state. A full `settle` could also send,
     /// slightly too early, data that pacing or TCP Small Queues hold back; an armed timer or a
     /// completion sends that data anyway (Linux: `tcp_cleanup_rbuf` sends only an ACK).
     #[inline]
@@ -97,9 +97,10 @@ impl StreamState {
     /// Publishes readiness to lock-free readers and charges the TCP memory account.
     #[inline]
     fn publish(&mut self, socket: &Connection, cx: &mut Cx) {
-        let (newly_ready, watched_nxt) = (&mut self.newly_ready, &mut self.watched_nxt);
-        let news = News { newly_ready, watched_nxt };
-        socket.publish(&self.tcb, !self.prequeue.is_empty(), news);
+        socket.publish(&self.tcb, !self.prequeue.is_empty(), &mut self.newly_ready);
+        if socket.is_watched() {
+            self.note_arrivals();
+        }
         if self.tcb.keeps_packets() {
             self.tcb.trim_packet_cache(&mut cx.tcp());
         }
@@ -153,8 +154,8 @@ impl StreamState {
         }
     }
 
-    /// Charges the memory of the queues to the host's TCP memory account: in whole pages, once per
-    /// `settle` (`sk_forward_alloc`).
+    /// Charges the memory of the queues to the host's TCP memory account, in whole pages, whenever
+    /// the state is published (`sk_forward_alloc`).
     #[inline]
     fn charge(&mut self, cx: &Cx) {
         let pages = i64::from(self.tcb.memory_bytes().div_ceil(PAGE_BYTES));
@@ -271,8 +272,9 @@ impl StreamState {
         let queue = self.tx_queue(socket, cx);
         match &self.dst {
             Some(dst) => {
+                let mut list = core::mem::take(&mut cx.out);
                 if dst.completes {
-                    Wmem::charge(&socket.wmem, &mut cx.out);
+                    list = Wmem::charge(&socket.wmem, list);
                 }
                 let sender = ip_output::Sender {
                     tuple: &socket.name.tuple,
@@ -280,7 +282,7 @@ impl StreamState {
                     fields: socket.settings.packet_fields(socket.name.tuple.is_ipv4()),
                     ids: Some(&mut self.ip_id),
                 };
-                let sent = ip_output::output_as(cx, dst.dst.handle(), sender, queue);
+                let sent = ip_output::output_as(cx, dst.dst.handle(), sender, queue, list);
                 match sent {
                     NetXmit::Success => {}
                     NetXmit::Drop(from) if dst.paces => self.tcb.on_local_drop(from),
@@ -293,8 +295,8 @@ impl StreamState {
 
     /// Returns the transmit queue of the socket's packets. The socket keeps its queue on the same
     /// device while packets of the connection have not completed, because packets in another queue
-    /// could overtake them; on a route over another device it changes at once. Linux:
-    /// `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
+    /// could overtake them; if the route changes to another device, the queue changes at once.
+    /// Linux: `netdev_pick_tx`, `sk_tx_queue_mapping`, `ooo_okay`.
     fn tx_queue(&mut self, socket: &Connection, cx: &Cx) -> QueueId {
         let Some(dst) = &self.dst else { return QueueId(0) };
         let queue = dst.tx.pick_queue(cx, socket.name.core, socket.name.hash);

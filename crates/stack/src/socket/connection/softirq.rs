@@ -137,7 +137,8 @@ impl Connection {
         let _ = self.deferred(net, cx, DEFERRED_TIMER);
     }
 
-    /// Softirq: resumes the socket after completions have reduced its packet memory below TCP.
+    /// Softirq: resumes the socket after completions have reduced the memory of its uncompleted
+    /// packets.
     pub(crate) fn on_tasklet(&self, net: &Net, cx: &mut Cx) {
         cx.count(Counter::TsqRuns, 1);
         self.wmem.handle(|| {
@@ -169,8 +170,8 @@ impl Connection {
         let _ = self.deferred(net, cx, DEFERRED_ICMP);
     }
 
-    /// Softirq: makes the connection free cached packets and packets that reads have emptied,
-    /// because memory is scarce or the setting has changed.
+    /// Softirq: frees packets that reads have emptied, and makes the owner reclaim the other spare
+    /// memory of the connection, because memory is scarce or the setting has changed.
     pub(crate) fn reclaim_memory(&self, net: &Net, cx: &mut Cx) {
         self.free_read_packets(cx);
         let _ = self.deferred(net, cx, DEFERRED_TRIM);

@@ -1,6 +1,6 @@
 //! Work from softirq context, processed by the owner of the socket: at once, or from the backlog.
 //!
-//! Above: `softirq`, `backlog`, `reader`. Below: the engine (`tcp::input`, `tcp::on_timer`,
+//! Above: `softirq`, `backlog`, `modes`. Below: the engine (`tcp::input`, `tcp::on_timer`,
 //! `tcp::on_icmp`). Linux: `tcp_v4_do_rcv`, `tcp_release_cb`.
 //!
 //! Not here: the consequences of the work (`settle`).
@@ -69,7 +69,8 @@ impl StreamState {
         }
     }
 
-    /// Frees packets that the connection caches or holds; most connections have none.
+    /// Frees cached packets, and condenses or drops received data while memory is scarce. Runs
+    /// `settle` only if data was dropped.
     fn reclaim_memory(&mut self, socket: &Connection, net: &Net, cx: &mut Cx) {
         if self.tcb.reclaim_memory(&mut cx.tcp()) {
             self.settle(socket, net, cx);

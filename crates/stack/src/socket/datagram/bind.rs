@@ -33,9 +33,10 @@ impl DatagramSocket {
     /// address is one for both families, unless the settings have `IPV6_V6ONLY`.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL` for an address that is not local, `EADDRINUSE` for a port that another
-    /// socket owns and if no port is free, `EINVAL` for a link-local address without its scope and
-    /// for a v4-mapped one with `IPV6_V6ONLY`, `ENETDOWN` after the shutdown of the host.
+    /// `EADDRNOTAVAIL` for an address that is neither local nor a broadcast or multicast address,
+    /// `EADDRINUSE` for a port that another socket owns and if no port is free, `EINVAL` for a
+    /// link-local address without its scope and for a v4-mapped one with `IPV6_V6ONLY`, `ENETDOWN`
+    /// after the shutdown of the host.
     pub fn bind(
         net: &Net,
         cx: &mut Cx,
@@ -69,9 +70,9 @@ impl DatagramSocket {
     ///
     /// # Errors
     /// Errors of the route; `EACCES` for a broadcast address without `SO_BROADCAST`, `EAFNOSUPPORT`
-    /// for an IPv6 address on an IPv4 socket, `ENETUNREACH` for an IPv4 address with
-    /// `IPV6_V6ONLY` or from a local IPv6 address, `EINVAL` for a link-local address without its
-    /// scope, `ENETDOWN` for a closed socket.
+    /// for an IPv6 address on an IPv4 socket or from a local IPv4 address, `ENETUNREACH` for an
+    /// IPv4 address with `IPV6_V6ONLY` or from a local IPv6 address, `EINVAL` for a link-local
+    /// address without its scope, `ENETDOWN` for a closed socket.
     pub fn connect(
         self: &Arc<Self>,
         net: &Net,
@@ -144,7 +145,7 @@ impl DatagramSocket {
     }
 
     /// Closes the socket: by `close`, or because the host is shut down or has lost the socket's
-    /// address. Later calls fail with `ENETDOWN`.
+    /// address. Later calls that send, receive, connect or join a group fail with `ENETDOWN`.
     pub(crate) fn end(self: &Arc<Self>, net: &Net, cx: &mut Cx) {
         let mut call = self.begin_untimed_call(net, cx);
         let state = &mut *call.state;

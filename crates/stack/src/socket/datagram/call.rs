@@ -27,7 +27,7 @@ pub(super) struct Call<'a> {
 }
 
 impl DatagramSocket {
-    /// Begins a call: takes the lock and reads the clock.
+    /// Begins a call: reads the clock if `cx.now` may be stale, and takes the lock.
     #[inline]
     pub(super) fn begin_call<'a>(&'a self, net: &'a Net, cx: &mut Cx) -> Call<'a> {
         cx.refresh_clock();
@@ -53,7 +53,8 @@ impl DatagramSocket {
 
 impl Call<'_> {
     /// Ends the call: publishes the state, runs the cores whose doorbells the packets have rung,
-    /// processes the backlog, releases the lock, and wakes the waiting threads.
+    /// polls the core of the socket if that is due, processes the backlog, releases the lock, and
+    /// wakes the waiting threads.
     #[inline]
     pub(super) fn end(mut self, cx: &mut Cx) {
         let socket = self.socket;

@@ -23,9 +23,10 @@ impl DatagramSocket {
     /// Sets an option by Linux's rules.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option of TCP or [`SOL_QUIETLINE`], for one of IPv6 on an IPv4 socket
-    /// and for one that is only read, `EINVAL` for a value that is not allowed, `EPERM` for a
-    /// priority above 6, `ENODEV` and `EADDRNOTAVAIL` for an unknown multicast interface.
+    /// `ENOPROTOOPT` for an option of TCP or [`SOL_QUIETLINE`], for one of IPv6 on an IPv4 socket,
+    /// for one of UDP on a ping socket and for one that is only read, `EINVAL` for a value that is
+    /// not allowed, `EPERM` for a priority above 6, `ENODEV` and `EADDRNOTAVAIL` for an unknown
+    /// multicast interface.
     pub fn set_option(
         &self,
         net: &Net,
@@ -33,7 +34,9 @@ impl DatagramSocket {
         option: SocketOption,
         value: &OptionValue,
     ) -> Result<(), Errno> {
-        self.check_level(option)?;
+        if !self.has_level(option) {
+            return Err(Errno::ENOPROTOOPT);
+        }
         let sysctls = net.sysctls();
         let mut kept = self.kept();
         let mut next = kept.clone();
@@ -58,15 +61,19 @@ impl DatagramSocket {
     /// Returns an option. Reading `SO_ERROR` takes the error.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option of TCP or [`SOL_QUIETLINE`], for one of IPv6 on an IPv4 socket
-    /// and for one that is only set, `ENOTCONN` for `IP_MTU` of an unconnected socket.
+    /// `ENOPROTOOPT` for an option that is only set, for one of UDP on a ping socket, and for one
+    /// of TCP or [`SOL_QUIETLINE`] on an IPv6 socket; `EOPNOTSUPP` for one of these or of IPv6 on
+    /// an IPv4 socket; for `IP_MTU` and `IPV6_MTU`, `ENOTCONN` on an unconnected socket and errors
+    /// of the route.
     pub fn option(
         &self,
         net: &Net,
         cx: &mut Cx,
         option: SocketOption,
     ) -> Result<OptionValue, Errno> {
-        self.check_level(option)?;
+        if !self.has_level(option) {
+            return Err(if self.family.is_v6() { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP });
+        }
         match option {
             SocketOption::Domain => {
                 return Ok(OptionValue::Int(if self.family.is_v6() { AF_INET6 } else { AF_INET }));
@@ -139,13 +146,13 @@ impl Call<'_> {
 }
 
 impl DatagramSocket {
-    /// Fails with `ENOPROTOOPT` for an option of a level that the socket does not have.
-    fn check_level(&self, option: SocketOption) -> Result<(), Errno> {
+    /// Whether the socket has options of the level of `option`.
+    fn has_level(&self, option: SocketOption) -> bool {
         match option.level() {
-            IPPROTO_TCP | SOL_QUIETLINE => Err(Errno::ENOPROTOOPT),
-            IPPROTO_IPV6 if !self.family.is_v6() => Err(Errno::ENOPROTOOPT),
-            IPPROTO_UDP if self.kind != SocketKind::Udp => Err(Errno::ENOPROTOOPT),
-            _ => Ok(()),
+            IPPROTO_TCP | SOL_QUIETLINE => false,
+            IPPROTO_IPV6 => self.family.is_v6(),
+            IPPROTO_UDP => self.kind == SocketKind::Udp,
+            _ => true,
         }
     }
 
@@ -159,8 +166,8 @@ impl DatagramSocket {
     }
 }
 
-/// Finds the device of `IP_MULTICAST_IF`: of an address without an index, the device with this
-/// address; of an index, the device, whose address is the source unless another one is given.
+/// Resolves `IP_MULTICAST_IF`: an index must be that of a device; an address without an index
+/// selects the device that has the address, or no device if the address is unspecified.
 fn resolve_interface(net: &Net, cx: &Cx, settings: &mut SocketSettings) -> Result<(), Errno> {
     let datagram = &mut settings.datagram;
     let (index, address) = (datagram.v4.multicast_device, datagram.multicast_source);

@@ -1,14 +1,12 @@
 //! ICMP reports about the datagrams of a socket: the pending error, and the error queue of
-//! `IP_RECVERR` and `IPV6_RECVERR`. The former applies to reports about IPv4 datagrams, the latter
-//! to those about IPv6 datagrams.
+//! `IP_RECVERR` (for reports about IPv4 datagrams) and `IPV6_RECVERR` (about IPv6 datagrams).
 //!
-//! Above: `receive::icmp_input`, which has found the socket by the quoted datagram. Linux:
-//! `__udp4_lib_err`, `__udp6_lib_err`, `ping_err`, `ip_icmp_error`, `ip_recv_error`,
-//! `ipv6_icmp_error`, `ipv6_recv_error`.
+//! Above: `receive::icmp_input` and neighbor resolution, whose errors `Net::report_datagram` passes
+//! to the socket of the datagram. Linux: `__udp4_lib_err`, `__udp6_lib_err`, `ping_err`,
+//! `ip_icmp_error`, `ip_recv_error`, `ipv6_icmp_error`, `ipv6_recv_error`.
 //!
-//! Without the option, an error is reported only to a connected socket, because an unconnected
-//! one could not tell which peer the error concerns, and only if the error is permanent
-//! (RFC 1122 §4.1.3.3).
+//! Without the option, an error is reported only if it is permanent (RFC 1122 §4.1.3.3), and only
+//! to a connected socket, because an unconnected one could not tell which peer the error concerns.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -4,27 +4,30 @@
 //! `transmit::ip_output`. Linux: `udp_sendmsg`, `udpv6_sendmsg`, `ping_v4_sendmsg`,
 //! `ping_v6_sendmsg`.
 //!
-//! One call sends a batch of messages. Packets of consecutive messages with the same route entry
-//! (dst), link addresses and transmit queue reach the device as one list. The payload is copied
-//! once, into packet memory; if the device completes no checksums, the same pass computes the sum.
-//! A connected socket caches its route entry. An unconnected socket caches the entry of a
-//! destination that the first messages of two consecutive calls name, and otherwise finds the entry
-//! in a read section, without a shared write.
+//! One call sends a batch of messages. Consecutive messages to one destination share the lookups,
+//! and get their headers together (`Path`). Packets of consecutive messages with the same route
+//! entry (dst), link addresses and transmit queue reach the device as one list. The payload is
+//! copied once, into packet memory; if the device completes no checksums, the same pass computes
+//! that of a UDP datagram. A connected socket caches its route entry. An unconnected socket caches
+//! the entry of a destination that the first messages of two consecutive calls name, and otherwise
+//! finds the entry in a read section, without a shared write.
 //!
 //! A datagram that is longer than the path MTU is sent in fragments, or refused with `EMSGSIZE` if
-//! `IP_MTU_DISCOVER` asks for DF.
+//! `IP_MTU_DISCOVER` forbids fragments (`may_fragment`) or `UDP_SEGMENT` has cut the message.
 //!
-//! Differs from Linux: `UDP_SEGMENT` cuts the payload here, not at the device.
+//! If the device takes superframes of datagrams, a message with `UDP_SEGMENT` leaves as one packet.
+//! Differs from Linux: consecutive messages of one call that have one size do, too. For other
+//! devices, `UDP_SEGMENT` cuts the payload here and not in software segmentation.
 
 use std::net::{IpAddr, SocketAddr};
 
-use pkt::PacketList;
+use pkt::{PacketList, Sum, checksum};
 use sync::epoch::Section;
 use tcp::FourTuple;
 
 use super::{
     DatagramDst, DatagramSocket, SocketKind,
-    build::{Checks, check_echo, datagram, echo},
+    build::{Checks, OpenPacket, check_echo, datagram, echo},
     call::Call,
     target::Target,
 };
@@ -60,7 +63,7 @@ const LENGTH_MAX: usize = 65_535;
 pub struct SendControl {
     /// Source address (`IP_PKTINFO`, `IPV6_PKTINFO`), which must be an address of this host.
     pub source: Option<IpAddr>,
-    /// Device for a multicast or limited broadcast destination, and scope of a link-local one
+    /// Device for a multicast or broadcast destination, and scope of a link-local one
     /// (`IP_PKTINFO`, `IPV6_PKTINFO`).
     pub device: Option<DeviceIndex>,
     /// Type of service or traffic class, with the ECN bits (`IP_TOS`, `IPV6_TCLASS`).
@@ -108,8 +111,9 @@ impl DatagramSocket {
     /// fragmented, `EAGAIN` if the send buffer is full, `EACCES` for a broadcast address without
     /// `SO_BROADCAST`, `EINVAL` for port 0, for too many segments, for a link-local address without
     /// its scope and for a message of a ping socket that is no echo request, `ENOBUFS` without
-    /// memory, `EAFNOSUPPORT` for an IPv6 address on an IPv4 socket, `ENETDOWN` for a closed
-    /// socket, and errors of the route.
+    /// memory, `EAFNOSUPPORT` for an IPv6 address on an IPv4 socket or from an IPv4 address,
+    /// `ENETUNREACH` for an IPv4 address with `IPV6_V6ONLY` or from an IPv6 address, `ENETDOWN` for
+    /// a closed socket, and errors of the route.
     pub fn send_batch(
         &self,
         net: &Net,
@@ -133,8 +137,44 @@ impl DatagramSocket {
 
 /// Packets of consecutive messages with one route entry, not yet passed to the device.
 struct TxBatch<'p> {
+    /// Datagrams of one path that leave as one packet, and to which the next message is added if it
+    /// has their size.
+    open: Option<OpenPacket>,
     list: PacketList,
     dst: Option<(DstHandle<'p>, Option<LinkAddresses>, QueueId)>,
+}
+
+/// Way of a message to the device. The next message takes it, too, if it has the same destination
+/// and control values, so that the steps that depend on these run once for both.
+struct Path<'p> {
+    to: Option<SocketAddr>,
+    control: SendControl,
+    dst: DstHandle<'p>,
+    tuple: FourTuple,
+    hash: u32,
+    fields: IpFields,
+    checks: Checks,
+    /// Sum of the pseudo-header without the length.
+    pseudo: Sum,
+    frame: Option<LinkAddresses>,
+    queue: QueueId,
+    /// Whether packets are sent one by one: copies of them reach this host, too.
+    is_shared: bool,
+    /// Whether datagrams of one size may leave as one packet.
+    joins: bool,
+    /// Whether the destination is the peer of the connected socket.
+    is_peer: bool,
+}
+
+impl Path<'_> {
+    #[inline]
+    fn is_for(&self, message: &SendMessage<'_>) -> bool {
+        self.to == message.to && self.control == message.control
+    }
+
+    const fn is_v4(&self) -> bool {
+        self.tuple.is_ipv4()
+    }
 }
 
 impl Call<'_> {
@@ -148,42 +188,73 @@ impl Call<'_> {
         let Some(first) = messages.first() else { return Ok(0) };
         let reader = cx.reader();
         let rcu = reader.pin();
+        let target = self.target(cx, first)?;
         // The route entry is taken out of the socket, so that the socket's state can change while
         // packets refer to the entry.
-        let cached = self.take_dst(cx, first)?;
-        let mut batch = TxBatch { list: PacketList::new(), dst: None };
+        let cached = self.take_dst(cx, &target)?;
+        let sent = match self.path_to(cx, first, &target, cached.as_ref(), &rcu) {
+            Ok(path) => self.send_along(cx, messages, path, cached.as_ref(), &rcu),
+            Err(errno) => Err(errno),
+        };
+        self.state.dst = cached;
+        sent
+    }
+
+    /// Sends messages, the first of which takes `path`.
+    fn send_along<'p>(
+        &mut self,
+        cx: &mut Cx,
+        messages: &[SendMessage<'_>],
+        mut path: Path<'p>,
+        cached: Option<&'p DatagramDst>,
+        rcu: &'p Section<'_>,
+    ) -> Result<usize, Errno>
+    where
+        Self: 'p,
+    {
+        let mut batch = TxBatch { open: None, list: PacketList::new(), dst: None };
         let mut sent = 0;
         let mut result = Ok(());
         for message in messages {
-            result = self.send_one(cx, message, cached.as_ref(), &rcu, &mut batch);
+            if !path.is_for(message) {
+                self.hand_down(cx, &path, &mut batch);
+                let next = self.target(cx, message);
+                let next = next.and_then(|to| self.path_to(cx, message, &to, cached, rcu));
+                match next {
+                    Ok(next) => path = next,
+                    Err(errno) => {
+                        result = Err(errno);
+                        break;
+                    }
+                }
+            }
+            result = self.send_one(cx, message, &path, &mut batch);
             if result.is_err() {
                 break;
             }
             sent += 1;
         }
+        self.hand_down(cx, &path, &mut batch);
         batch.flush(cx);
-        drop(batch);
-        self.state.dst = cached;
         match result {
             Err(errno) if sent == 0 => Err(errno),
             _ => Ok(sent),
         }
     }
 
-    /// Returns the route entry that the socket caches for the destination of `message`, looked up
-    /// again if it is stale. An unconnected socket caches the entry of a destination from the
-    /// second consecutive call on.
-    fn take_dst(
-        &mut self,
-        cx: &Cx,
-        message: &SendMessage<'_>,
-    ) -> Result<Option<DatagramDst>, Errno> {
+    #[inline]
+    fn target(&self, cx: &Cx, message: &SendMessage<'_>) -> Result<Target, Errno> {
+        self.state.target(self.socket, self.net, cx, message.to, &message.control)
+    }
+
+    /// Returns the route entry that the socket caches for `target`, looked up again if it is stale.
+    /// An unconnected socket caches the entry of a destination from the second consecutive call on.
+    fn take_dst(&mut self, cx: &Cx, target: &Target) -> Result<Option<DatagramDst>, Errno> {
         let (net, socket) = (self.net, self.socket);
         let state = &mut *self.state;
-        let Target { remote, lookup } =
-            state.target(socket, net, cx, message.to, &message.control)?;
+        let Target { remote, lookup } = target;
         if let Some(cached) = state.dst.take()
-            && cached.lookup == lookup
+            && cached.lookup == *lookup
             && net.is_current(cx, &cached.dst)
         {
             cx.count(Counter::DstHit, 1);
@@ -191,84 +262,194 @@ impl Call<'_> {
         }
         cx.count(Counter::DstMiss, 1);
         let is_peer = state.remote.is_some_and(|peer| peer.ip() == remote.ip());
-        let is_again = state.last_lookup == Some(lookup);
-        state.last_lookup = Some(lookup);
+        let is_again = state.last_lookup.as_ref() == Some(lookup);
+        state.last_lookup = Some(*lookup);
         if !(is_peer || is_again) {
             return Ok(None);
         }
         let hop = lookup.hop(net, cx, socket.flags.broadcast())?;
         let dst = net.dst_of_hop(cx, &hop, socket.core)?;
-        Ok(Some(DatagramDst { lookup, dst }))
+        Ok(Some(DatagramDst { lookup: *lookup, dst }))
     }
 
-    /// Makes the packets of one message and adds them to the batch.
-    fn send_one<'p>(
+    /// Returns the path of `message`, whose destination is `target`.
+    fn path_to<'p>(
         &mut self,
-        cx: &mut Cx,
+        cx: &Cx,
         message: &SendMessage<'_>,
+        target: &Target,
         cached: Option<&'p DatagramDst>,
         rcu: &'p Section<'_>,
-        batch: &mut TxBatch<'p>,
-    ) -> Result<(), Errno>
+    ) -> Result<Path<'p>, Errno>
     where
         Self: 'p,
     {
-        let (net, socket) = (self.net, self.socket);
-        let target = self.state.target(socket, net, cx, message.to, &message.control)?;
+        let socket = self.socket;
+        let dst = self.dst_to(cx, target, cached, rcu)?;
         let v4 = target.remote.is_ipv4();
-        self.check_room(cx, v4)?;
-        let dst = self.dst_to(cx, &target, cached, rcu)?;
         let source = target.lookup.source.unwrap_or_else(|| dst.cold().source);
         let local = SocketAddr::new(source, self.state.local.port());
         let tuple = FourTuple { local, remote: target.remote };
-        let hash = net.demux().hash(&tuple);
-        let made = match socket.kind {
-            SocketKind::Udp => self.make_datagrams(cx, message, &dst, &tuple, hash),
-            SocketKind::Ping => {
-                let mtu = if self.may_fragment(v4) { u32::MAX } else { dst.mtu };
-                make_echo(cx, message, mtu, &tuple, hash)
-            }
-        };
-        made.inspect_err(|errno| {
-            ip_output::discard_output(cx);
-            if *errno == Errno::ENOBUFS {
-                self.count_refused(cx, v4);
-            }
-        })?;
-        self.state.sent_unpolled += message.payload.len();
-        self.hand_down(cx, message, dst, &tuple, hash, batch);
-        Ok(())
-    }
-
-    /// Makes the datagrams of one message, in `cx.out`.
-    fn make_datagrams(
-        &self,
-        cx: &mut Cx,
-        message: &SendMessage<'_>,
-        dst: &DstHandle<'_>,
-        tuple: &FourTuple,
-        hash: u32,
-    ) -> Result<(), Errno> {
-        let v4 = tuple.is_ipv4();
-        let size = self.segment_size(message, dst, v4)?;
+        let hash = self.hash_of(&tuple);
+        let kind = dst.tail().kind;
         // Over IPv6 a checksum is mandatory (RFC 8200 §8.1).
-        let checks = if v4 && self.socket.flags.no_check() {
+        let checks = if v4 && socket.flags.no_check() {
             Checks::Nothing
         } else if dst.sums_payload {
             Checks::Here
         } else {
             Checks::Device
         };
+        let is_shared = matches!(kind, RouteKind::Broadcast | RouteKind::Multicast);
+        Ok(Path {
+            to: message.to,
+            control: message.control,
+            tuple,
+            hash,
+            fields: self.fields(&message.control, kind, v4),
+            checks,
+            pseudo: checksum::pseudo_header(source, target.remote.ip(), socket.protocol(), 0),
+            frame: if is_shared { None } else { link_output::addresses(&dst) },
+            queue: dst.tx.pick_queue(cx, socket.core, hash),
+            is_shared,
+            joins: dst.uso && checks == Checks::Device && socket.kind == SocketKind::Udp,
+            // A counter shared by several peers would tell one peer how many datagrams the others
+            // got (`transmit::ident`), so only datagrams to the connected peer use the socket's
+            // counter. Other datagrams need no identification with DF, and get a random one
+            // without.
+            is_peer: self.state.remote == Some(tuple.remote),
+            dst,
+        })
+    }
+
+    /// Returns the hash of `tuple`, which is most likely the four-tuple of the previous call.
+    #[inline]
+    fn hash_of(&mut self, tuple: &FourTuple) -> u32 {
+        match &self.state.last_flow {
+            Some((known, hash)) if known == tuple => *hash,
+            _ => {
+                let hash = self.net.demux().hash(tuple);
+                self.state.last_flow.insert((*tuple, hash)).1
+            }
+        }
+    }
+
+    /// Makes the packets of one message, in `cx.out`, and passes them on if they cannot wait for
+    /// those of the next message.
+    fn send_one<'p>(
+        &mut self,
+        cx: &mut Cx,
+        message: &SendMessage<'_>,
+        path: &Path<'p>,
+        batch: &mut TxBatch<'p>,
+    ) -> Result<(), Errno> {
+        let v4 = path.is_v4();
+        self.check_room(cx, v4)?;
+        if path.joins && self.add_to_open(cx, message, path, batch)? {
+            self.state.sent_unpolled += message.payload.len();
+            return Ok(());
+        }
+        let made = match self.socket.kind {
+            SocketKind::Udp => self.make_datagrams(cx, message, path),
+            SocketKind::Ping => {
+                let mtu = if self.may_fragment(v4) { u32::MAX } else { path.dst.mtu };
+                make_echo(cx, message, mtu, &path.tuple, path.hash)
+            }
+        };
+        let mut made = made.inspect_err(|errno| {
+            if *errno == Errno::ENOBUFS {
+                self.count_refused(cx, v4);
+            }
+        })?;
+        self.state.sent_unpolled += message.payload.len();
+        self.close_open(cx, path, batch);
+        // `segment_size` allows a datagram above the MTU only if it is the whole message.
+        if made.len() == 1 && made.bytes() > room_in(path.dst.mtu, v4) {
+            self.hand_down(cx, path, batch);
+            batch.flush(cx);
+            cx.out.append(&mut made);
+            self.hand_down_long(cx, path);
+            return Ok(());
+        }
+        cx.out.append(&mut made);
+        // The next message has room only if these packets are charged.
+        if path.is_shared || path.dst.completes {
+            self.hand_down(cx, path, batch);
+        }
+        Ok(())
+    }
+
+    /// Adds the datagrams of a message to the open packet, or begins a new one. Returns false for a
+    /// message that must be sent as single packets: an empty one, one that is longer than the MTU,
+    /// and one whose packet cannot wait for the next message and has one datagram.
+    #[inline]
+    fn add_to_open<'p>(
+        &mut self,
+        cx: &mut Cx,
+        message: &SendMessage<'_>,
+        path: &Path<'p>,
+        batch: &mut TxBatch<'p>,
+    ) -> Result<bool, Errno> {
+        let (v4, len) = (path.is_v4(), message.payload.len());
+        let size = self.segment_size(message, &path.dst, v4)?;
+        let waits = !path.is_shared && !path.dst.completes;
+        if size == 0 || size + UDP_HEADER_LEN > room_in(path.dst.mtu, v4) || (size == len && !waits)
+        {
+            return Ok(false);
+        }
+        let segs = len.div_ceil(size);
+        if !batch.open.as_ref().is_some_and(|open| open.has_room(size, len, segs)) {
+            self.close_open(cx, path, batch);
+            batch.open = OpenPacket::new(cx, size);
+        }
+        let added = batch.open.as_mut().is_some_and(|open| open.add(cx, message.payload, segs));
+        if !added {
+            self.close_open(cx, path, batch);
+            self.count_refused(cx, v4);
+            return Err(Errno::ENOBUFS);
+        }
+        cx.count(Counter::UdpOutDatagrams.of_version(v4), segs as u64);
+        if !waits {
+            self.hand_down(cx, path, batch);
+        }
+        Ok(true)
+    }
+
+    /// Moves the open packet to `cx.out`.
+    #[inline]
+    fn close_open(&self, cx: &mut Cx, path: &Path<'_>, batch: &mut TxBatch<'_>) {
+        let Some(open) = batch.open.take() else { return };
+        let ports = (path.tuple.local.port(), path.tuple.remote.port());
+        match open.finish(ports, path.pseudo, path.hash) {
+            Ok(packet) => cx.out.push_back(packet),
+            Err(empty) => cx.pool.free(empty),
+        }
+    }
+
+    /// Makes the datagrams of one message.
+    fn make_datagrams(
+        &self,
+        cx: &mut Cx,
+        message: &SendMessage<'_>,
+        path: &Path<'_>,
+    ) -> Result<PacketList, Errno> {
+        let v4 = path.is_v4();
+        let size = self.segment_size(message, &path.dst, v4)?;
+        let mut made = PacketList::new();
         let mut chunks = message.payload.chunks(size.max(1));
         let first = chunks.next().unwrap_or_default();
-        let mut count = 0;
         for payload in core::iter::once(first).chain(chunks) {
-            let packet = datagram(cx, payload, tuple, hash, checks).ok_or(Errno::ENOBUFS)?;
-            cx.out.push_back(packet);
-            count += 1;
+            let (ports, sums) =
+                ((path.tuple.local.port(), path.tuple.remote.port()), (path.checks, path.pseudo));
+            let Some(mut packet) = datagram(cx, payload, ports, sums) else {
+                made.free_all(&mut cx.pool);
+                return Err(Errno::ENOBUFS);
+            };
+            packet.meta_mut().flow_hash = path.hash;
+            made.push_back(packet);
         }
-        cx.count(Counter::UdpOutDatagrams.of_version(v4), count);
-        Ok(())
+        cx.count(Counter::UdpOutDatagrams.of_version(v4), made.len() as u64);
+        Ok(made)
     }
 
     /// Fails with `EAGAIN` if packets in devices fill the send buffer.
@@ -282,7 +463,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Counts a send that failed for lack of memory.
+    /// Counts a send that failed for lack of memory or of space in the send buffer.
     fn count_refused(&self, cx: &Cx, v4: bool) {
         if self.socket.kind == SocketKind::Udp {
             cx.count(Counter::UdpSndbufErrors.of_version(v4), 1);
@@ -339,84 +520,61 @@ impl Call<'_> {
     }
 
     /// Adds headers to the packets in `cx.out`, and adds the packets to the batch.
-    fn hand_down<'p>(
-        &mut self,
-        cx: &mut Cx,
-        message: &SendMessage<'_>,
-        dst: DstHandle<'p>,
-        tuple: &FourTuple,
-        hash: u32,
-        batch: &mut TxBatch<'p>,
-    ) {
-        // `segment_size` allows a datagram above the MTU only if it is the whole message.
-        let max = room_in(dst.mtu, tuple.is_ipv4());
-        if cx.out.len() == 1 && cx.out.bytes() > max {
-            batch.flush(cx);
-            return self.hand_down_long(cx, message, &dst, tuple, hash);
+    fn hand_down<'p>(&mut self, cx: &mut Cx, path: &Path<'p>, batch: &mut TxBatch<'p>) {
+        self.close_open(cx, path, batch);
+        if cx.out.is_empty() {
+            return;
         }
         let socket = self.socket;
+        let Path { dst, tuple, fields, frame, queue, .. } = *path;
         if dst.completes {
-            Wmem::charge_all(&socket.wmem, &mut cx.out);
+            let list = core::mem::take(&mut cx.out);
+            cx.out = Wmem::charge_all(&socket.wmem, list);
         }
-        let kind = dst.tail().kind;
-        let fields = self.fields(message, kind, tuple.is_ipv4());
-        // A counter shared by several peers would tell one peer how many datagrams the others got
-        // (`transmit::ident`), so only datagrams to the connected peer use the socket's counter.
-        // Other datagrams need no identification with DF, and get a random one without.
-        let is_peer = self.state.remote == Some(tuple.remote);
-        let ids = is_peer.then_some(&mut self.state.ip_id);
-        let sender = Sender { tuple, protocol: socket.protocol(), fields, ids };
-        let queue = dst.tx.pick_queue(cx, socket.core, hash);
-        if matches!(kind, RouteKind::Broadcast | RouteKind::Multicast) {
+        let ids = path.is_peer.then_some(&mut self.state.ip_id);
+        let sender = Sender { tuple: &tuple, protocol: socket.protocol(), fields, ids };
+        if path.is_shared {
             batch.flush(cx);
-            let mut list = PacketList::new();
-            ip_output::add_headers(cx, dst, sender, None, &mut list);
+            let list = core::mem::take(&mut cx.out);
+            let list = ip_output::add_headers(cx, dst, sender, None, list);
             self.output(cx, &dst, queue, list, (tuple.remote.ip(), fields));
             return;
         }
-        let frame = link_output::addresses(&dst);
         batch.switch_to(cx, dst, frame, queue);
-        ip_output::add_headers(cx, dst, sender, frame, &mut batch.list);
+        let list = core::mem::take(&mut cx.out);
+        batch.list.append(&mut ip_output::add_headers(cx, dst, sender, frame, list));
     }
 
     /// Sends the datagram in `cx.out`, which is longer than the MTU, in fragments. Fragments need
     /// an identification that is not reused soon, so the counters of `transmit::ident` supply it.
     #[cold]
-    fn hand_down_long(
-        &self,
-        cx: &mut Cx,
-        message: &SendMessage<'_>,
-        dst: &DstHandle<'_>,
-        tuple: &FourTuple,
-        hash: u32,
-    ) {
+    fn hand_down_long(&self, cx: &mut Cx, path: &Path<'_>) {
+        let Path { dst, tuple, fields, queue, .. } = *path;
         let (src, to, protocol) = (tuple.local.ip(), tuple.remote.ip(), self.socket.protocol());
         let mut id = self.net.ip_ids().next(src, to, protocol, cx.now, &mut cx.rng);
-        let fields = self.fields(message, dst.tail().kind, tuple.is_ipv4());
-        let fields = IpFields { mtu_discover: Some(MtuDiscover::Dont), ..fields };
-        let sender = Sender { tuple, protocol, fields, ids: Some(&mut id) };
-        let queue = dst.tx.pick_queue(cx, self.socket.core, hash);
+        let cut = IpFields { mtu_discover: Some(MtuDiscover::Dont), ..fields };
+        let sender = Sender { tuple: &tuple, protocol, fields: cut, ids: Some(&mut id) };
         let mut list = PacketList::new();
-        ip_output::add_headers_and_cut(cx, dst, sender, &mut list);
+        ip_output::add_headers_and_cut(cx, &dst, sender, &mut list);
         if dst.completes {
-            Wmem::charge_all(&self.socket.wmem, &mut list);
+            list = Wmem::charge_all(&self.socket.wmem, list);
         }
-        self.output(cx, dst, queue, list, (to, fields));
+        self.output(cx, &dst, queue, list, (to, cut));
     }
 
     /// Returns the IP header fields of a message whose route has this kind.
-    fn fields(&self, message: &SendMessage<'_>, kind: RouteKind, v4: bool) -> IpFields {
+    fn fields(&self, control: &SendControl, kind: RouteKind, v4: bool) -> IpFields {
         let mut fields = self.socket.settings.packet_fields(v4);
-        if let Some(tos) = message.control.tos {
+        if let Some(tos) = control.tos {
             fields.tos = tos;
         }
         let multicast = || self.socket.flags.multicast_hops(v4);
         let default = (kind == RouteKind::Multicast).then(multicast);
-        IpFields { ttl: message.control.ttl.or(default).or(fields.ttl), ..fields }
+        IpFields { ttl: control.ttl.or(default).or(fields.ttl), ..fields }
     }
 
-    /// Passes IP packets to `to` with these header fields to the link layer. Those to a group are
-    /// also delivered to this host.
+    /// Passes IP packets to `to` with these header fields to the link layer. Those to a group or
+    /// broadcast address are also delivered to this host, if it is to receive them (`loops_back`).
     fn output(
         &self,
         cx: &mut Cx,
@@ -471,21 +629,20 @@ fn room_in(mtu: u32, v4: bool) -> usize {
     (mtu as usize).saturating_sub(header).min(max)
 }
 
-/// Makes the echo request of one message, which fits a packet of `mtu` bytes, in `cx.out`.
+/// Makes the echo request of one message, which fits a packet of `mtu` bytes.
 fn make_echo(
     cx: &mut Cx,
     message: &SendMessage<'_>,
     mtu: u32,
     tuple: &FourTuple,
     hash: u32,
-) -> Result<(), Errno> {
+) -> Result<PacketList, Errno> {
     let v4 = tuple.is_ipv4();
     check_echo(message.payload, v4)?;
     if message.payload.len() > room_in(mtu, v4) {
         return Err(Errno::EMSGSIZE);
     }
     let packet = echo(cx, message.payload, tuple, hash).ok_or(Errno::ENOBUFS)?;
-    cx.out.push_back(packet);
     cx.count(Counter::IcmpOutMsgs.of_version(v4), 1);
     let kind = message.payload[0];
     let counter =
@@ -493,12 +650,14 @@ fn make_echo(
     if let Some(counter) = counter {
         cx.count(counter, 1);
     }
-    Ok(())
+    let mut made = PacketList::new();
+    made.push_back(packet);
+    Ok(made)
 }
 
-/// Whether sockets of this host hear a datagram to a group or broadcast address that leaves by the
-/// device of the route entry `tail`. A group needs a member on the device, and the option of the
-/// sender. Linux: `ip_mc_output`, `ip6_finish_output2`.
+/// Whether sockets of this host get copies of a datagram to a group or broadcast address that
+/// leaves by the device of the route entry `tail`. A group needs a member on the device, and the
+/// option of the sender. Linux: `ip_mc_output`, `ip6_finish_output2`.
 fn loops_back(net: &Net, cx: &Cx, socket: &DatagramSocket, tail: &DstTail, group: IpAddr) -> bool {
     if net.is_loopback_device(tail.device) {
         return false;

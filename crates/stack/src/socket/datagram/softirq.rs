@@ -143,7 +143,7 @@ impl DatagramState {
             return cx.drop_packet(DropReason::NoMemory, packet);
         }
         let joins = socket.kind == SocketKind::Udp && socket.flags.gro();
-        self.queue.push(&mut cx.pool, packet, joins);
+        self.queue.push(&mut cx.pool, packet, self.rcvbuf, joins);
         if socket.watched.load(Ordering::Relaxed) {
             self.newly_ready.note(Readiness::READ.bits());
         }
@@ -158,8 +158,8 @@ impl DatagramSocket {
         cx.drop_packet(DropReason::SocketRcvBuff, packet);
     }
 
-    /// Counts a received datagram that is dropped for the reason `counter`. Linux counts drops of
-    /// ping sockets only by socket.
+    /// Counts a received datagram that is dropped for the reason `counter`. Linux counts the drops
+    /// of ping sockets only for each socket.
     fn count_drop(&self, cx: &Cx, packet: &Packet, counter: Counter) {
         if self.kind == SocketKind::Udp {
             let v4 = ip::is_v4(packet.network_header());

@@ -8,8 +8,8 @@
 //! several with `SO_REUSEADDR`, the newest therefore gets the datagrams, as in Linux.
 //!
 //! If two sockets are connected from the same local end to the same peer, the one that connected
-//! first receives the datagrams. When it is closed or connects to another peer, the other receives
-//! them.
+//! first receives the datagrams. When it is closed, disconnects or connects to another peer, the
+//! other receives them.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -6,9 +6,9 @@
 //! and `ip6_datagram_connect`.
 //!
 //! A link-local address needs a device: the scope in the address, else the device of the message
-//! (`IPV6_PKTINFO`), else that of an earlier `connect`. A datagram to a group leaves by the device
-//! of the message, the scope of the group, the device of `connect`, or that of `IP_MULTICAST_IF`
-//! and `IPV6_MULTICAST_IF`; without any of these, the routes select a device.
+//! (`IPV6_PKTINFO`), else that of `bind` or an earlier `connect`. A datagram to a group leaves by
+//! the device of the message, the scope of the group, the device of `bind` or `connect`, or that of
+//! `IP_MULTICAST_IF` and `IPV6_MULTICAST_IF`; without any of these, the routes select a device.
 //!
 //! Differs from Linux: a link-local unicast destination without a device is `EINVAL` for every
 //! call; Linux sends by the first device with such a route.
@@ -38,7 +38,8 @@ pub(super) struct Lookup {
     pub(super) to: Destination,
     /// Source address; `None` if the route determines it.
     pub(super) source: Option<IpAddr>,
-    /// Device by which a datagram to a group leaves; `None` if the routes select it.
+    /// Device by which a datagram to a group or an IPv4 broadcast address leaves; `None` if the
+    /// routes select it. Ignored for other destinations.
     pub(super) device: Option<DeviceIndex>,
 }
 
@@ -59,7 +60,7 @@ pub(super) fn scope_of(end: SocketAddr) -> Option<DeviceIndex> {
     }
 }
 
-/// Gives a link-local unicast address without a scope that of `device`.
+/// Adds `device` as the scope to a link-local unicast address without a scope.
 fn with_scope(mut end: SocketAddr, device: Option<DeviceIndex>) -> SocketAddr {
     if let (SocketAddr::V6(end), Some(device)) = (&mut end, device)
         && end.scope_id() == 0
@@ -75,8 +76,8 @@ impl DatagramState {
     ///
     /// # Errors
     /// `EDESTADDRREQ` without a destination, `ENETUNREACH` for an IPv4 destination from an IPv6
-    /// address, `EAFNOSUPPORT` for the opposite,
-    /// `EINVAL` for port 0 of UDP; those of `Family::destination`.
+    /// address, `EAFNOSUPPORT` for the opposite, `EINVAL` for port 0 of UDP; those of
+    /// `Family::destination`.
     #[inline]
     pub(super) fn target(
         &self,

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use pkt::{DropReason, Instant, Packet};
+use pkt::{DropReason, Instant, Packet, checksum};
 use sync::{EventCount, Watchers};
 use tcp::{FourTuple, Readiness};
 
@@ -284,10 +284,14 @@ impl UdpSession {
         let to = Destination::of_answer(self.source, Some(self.device));
         let dst = net.reply_dst(cx, to, None, Some(hash), self.core, &rcu)?;
         let checks = if dst.sums_payload { Checks::Here } else { Checks::Device };
-        let packet = build::datagram(cx, payload, tuple, hash, checks).ok_or_else(|| {
-            cx.count(Counter::UdpSndbufErrors.of_version(v4), 1);
-            Errno::ENOBUFS
-        })?;
+        let ports = (tuple.local.port(), tuple.remote.port());
+        let pseudo = checksum::pseudo_header(tuple.local.ip(), tuple.remote.ip(), protocol::UDP, 0);
+        let mut packet =
+            build::datagram(cx, payload, ports, (checks, pseudo)).ok_or_else(|| {
+                cx.count(Counter::UdpSndbufErrors.of_version(v4), 1);
+                Errno::ENOBUFS
+            })?;
+        packet.meta_mut().flow_hash = hash;
         let queue = dst.tx.pick_queue(cx, self.core, hash);
         let headers = ip_header_len(v4);
         let is_long = packet.len() + headers > dst.mtu as usize;
@@ -305,7 +309,8 @@ impl UdpSession {
             let _ = link_output::output(cx, &dst, queue, &mut list);
         } else {
             let sender = Sender { tuple, protocol, fields: IpFields::default(), ids: None };
-            let _ = ip_output::output_as(cx, dst, sender, queue);
+            let list = core::mem::take(&mut cx.out);
+            let _ = ip_output::output_as(cx, dst, sender, queue, list);
         }
         Ok(payload.len())
     }

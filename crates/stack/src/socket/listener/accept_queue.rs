@@ -1,4 +1,4 @@
-//! Established connections that wait for `accept`.
+//! Connections that wait for `accept`: established ones, and those that Fast Open has opened early.
 //!
 //! Above: `listener`. Linux: `reqsk_queue`, which is first in, first out. Differs from Linux: a
 //! thread that accepts on a core gets the oldest connection of that core first, so that the thread

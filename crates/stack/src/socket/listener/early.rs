@@ -41,7 +41,7 @@ struct Policy {
 }
 
 impl Listener {
-    /// Answers a SYN with a request, or opens its connection at once by Fast Open.
+    /// Makes a request (half-open connection) from a SYN, or its connection at once by Fast Open.
     pub(super) fn open(self: &Arc<Self>, rx: &mut Rx<'_, '_>, syn: Syn<'_>) {
         match self.decide_fast_open(rx, &syn) {
             FastOpenDecision::Handshake(fast_open) => RequestSocket::open(rx, self, syn, fast_open),

@@ -44,6 +44,9 @@ impl Listener {
             return rx.cx.drop_packet(DropReason::TcpFlags, packet);
         }
         let syn = Syn { name, iss_min, header, packet };
+        if rx.net.connections_full(rx.cx) {
+            return Self::refuse(rx.cx, DropReason::ConnectionLimit, syn.packet);
+        }
         match self.admit(rx.cx, &name.tuple, iss_min.is_some()) {
             Ok(Answer::Request) => self.open(rx, syn),
             Ok(Answer::Cookie) => self.send_cookie(rx, syn),
@@ -159,6 +162,9 @@ impl Listener {
         let net = rx.net;
         if header.has(Flags::SYN) || !self.expects_cookies(rx.cx) {
             return net.reply_with_reset(rx.cx, name, header, DropReason::TcpFlags, packet);
+        }
+        if net.connections_full(rx.cx) {
+            return Self::refuse(rx.cx, DropReason::ConnectionLimit, packet);
         }
         let Some((_, params)) = self.open_params(rx, name, None) else {
             return rx.cx.drop_packet(DropReason::IpNoRoute, packet);

@@ -47,16 +47,17 @@ impl ListenOptions {
 }
 
 impl Listener {
-    /// Sets an option. Connections whose handshake completes later start with the option.
+    /// Sets an option. Connections that the listener creates later start with the option.
     ///
     /// # Errors
-    /// As [`SocketSettings::set`].
+    /// As [`SocketSettings::set`]; `ENOPROTOOPT` for an option of IPv6 on an IPv4 address.
     pub fn set_option(
         &self,
         net: &Net,
         option: SocketOption,
         value: &OptionValue,
     ) -> Result<(), Errno> {
+        option.check_set(self.local().is_ipv6())?;
         let sysctls = net.sysctls();
         let mut result = Ok(());
         self.settings.update(|settings| {
@@ -73,8 +74,9 @@ impl Listener {
     /// Reads an option.
     ///
     /// # Errors
-    /// As [`SocketSettings::get`].
+    /// As [`SocketSettings::get`]; `EOPNOTSUPP` for an option of IPv6 on an IPv4 address.
     pub fn option(&self, net: &Net, cx: &Cx, option: SocketOption) -> Result<OptionValue, Errno> {
+        option.check_get(self.local().is_ipv6())?;
         if option == SocketOption::Domain {
             return Ok(domain_of(self.local()));
         }

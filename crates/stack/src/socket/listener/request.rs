@@ -2,15 +2,16 @@
 //! cost.
 //!
 //! A request is in the established table under its four-tuple until the third segment, a reset or
-//! an ICMP error ends it, the last SYN-ACK times out, or its listener is closed. Exactly one thread
-//! sets `done`. That thread removes the request from the listener's SYN queue, and replaces or
-//! removes its table entry. Linux: `struct request_sock`, `tcp_check_req`.
+//! an ICMP error ends it, the last SYN-ACK times out, its listener is closed, or its host loses the
+//! local address. Exactly one thread sets `done`. That thread removes the request from the
+//! listener's SYN queue, and replaces or removes its table entry. Linux: `struct request_sock`,
+//! `tcp_check_req`.
 //!
 //! The request of an intercepted connection has no listener (`Owner::Flow`): the application
 //! answers the SYN, and takes the connection.
 //!
-//! Not here: SYNs that are answered with a cookie (`listener`), the application's side of
-//! intercepted requests (`flows::held`).
+//! Not here: SYNs that are answered with a cookie (`input`), the application's side of intercepted
+//! requests (`flows::held`).
 
 use std::{
     net::SocketAddr,
@@ -100,11 +101,12 @@ pub struct RequestSocket {
     /// Index in the owner's SYN queue. Written once, before the table refers to this object.
     /// Relaxed: the insertion into the table orders the store.
     slot: AtomicUsize,
-    /// Place of the request in the limit of its source address, until the request ends or passes
-    /// the permit to the connection. Only the thread that sets `done` takes the permit, so the lock
-    /// is uncontended. `None` without a limit: then no lock is taken.
+    /// Permit of the request under the limit of its source address, until the request ends or
+    /// passes the permit to the connection. Only the thread that sets `done` takes the permit, so
+    /// the lock is uncontended. `None` without a limit: then no lock is taken.
     permit: Option<Mutex<Option<Box<SourcePermit>>>>,
-    /// State of the handshake. Locked for one segment or timer only, and never during transmission.
+    /// State of the handshake. Locked for one segment, timer or ICMP error at a time, and never
+    /// during transmission.
     request: Mutex<Request>,
     /// Whether the request has become a connection or has been given up.
     done: AtomicBool,

@@ -2,23 +2,23 @@
 //! (`max_per_source`).
 //!
 //! A permit (`SourcePermit`) stands for one counted connection. A permit is claimed when a SYN
-//! becomes a request or an early connection (Fast Open), and when a SYN cookie returns. The request
-//! passes its permit to the connection, which returns the permit when it leaves the table of
-//! connections: a TIME-WAIT socket has none. Check and count are one step under one lock, so the
-//! limit holds on any number of cores. Linux's TCP has no such setting; the counterpart is
-//! `connlimit` of iptables with a dropping rule.
+//! becomes a request (half-open connection) or an early connection (Fast Open), and when a SYN
+//! cookie returns. The request passes its permit to the connection, which returns the permit when
+//! it leaves the table of connections: a TIME-WAIT socket has none. Check and count are one step
+//! under one lock, so the limit holds on any number of cores. Linux's TCP has no such setting; the
+//! counterpart is `connlimit` of iptables with a dropping rule.
 //!
-//! Without a limit no connection is counted, and a SYN costs one load. An address has an entry only
-//! while its count is above 0, so there are never more entries than permits. The entries are in a
-//! tree, so no choice of addresses makes lookups slow.
+//! Without a limit no connection is counted, and a SYN only reads the setting. An address has an
+//! entry only while its count is above 0, so there are never more entries than permits. The entries
+//! are in a tree, so no choice of addresses makes lookups slow.
 //!
-//! IPv4 addresses are counted one by one, IPv6 addresses by their /64: a site gives each host or
-//! link a whole /64 (RFC 8504 §7.1), so that one host may have any number of addresses in it.
+//! IPv4 addresses are counted one by one, IPv6 addresses by their /64: a link has a whole /64
+//! (RFC 4291 §2.5.4), so that one host may have any number of addresses in it.
 //!
 //! The interception of flows counts the pending requests of each client in the same way; their
 //! connections have no permit (`flows::interceptor`).
 //!
-//! Not here: treatment of a refused segment (`listener/input`).
+//! Not here: treatment of a refused segment (`input`).
 
 use std::{
     collections::BTreeMap,
@@ -136,7 +136,7 @@ mod tests {
     const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
     #[test]
-    fn each_source_has_a_separate_limit_and_an_entry_only_while_it_has_places() {
+    fn each_source_has_a_separate_limit_and_an_entry_only_while_it_has_permits() {
         let limit = SourceLimit::new(2);
         let first = limit.claim(ONE).unwrap();
         let second = limit.claim(ONE).unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_ipv6_network_share_their_places() {
+    fn addresses_of_one_ipv6_network_share_one_limit() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let limit = SourceLimit::new(1);
         let permit = limit.claim(ip("2001:db8::1")).unwrap();

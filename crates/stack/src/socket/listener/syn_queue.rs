@@ -1,5 +1,5 @@
-//! The requests of one listener: their number, and the list from which `Listener::close` ends them
-//! all.
+//! The requests (half-open connections) of one listener: their number, and the list from which
+//! `Listener::close` ends them all.
 //!
 //! Linux: `struct request_sock_queue` keeps only the count (`qlen`); there, each request checks for
 //! itself whether its listener is closed. Here a request is admitted under the lock that `close`

@@ -1,23 +1,23 @@
 //! The prequeue: packets that softirq context leaves unprocessed for a thread that waits in `recv`.
 //!
-//! Above: `reader.rs`, which installs a reader and processes the queue. Linux before 4.14:
-//! `tcp_prequeue`, `tcp_prequeue_process`, `struct ucopy`.
+//! Above: `reader.rs`, which installs a waiting thread as reader and processes the queue. Linux
+//! before 4.14: `tcp_prequeue`, `tcp_prequeue_process`, `struct ucopy`.
 //!
 //! The waiting thread has CPU time to spare: it runs TCP itself, copies payload from the packet
 //! directly into its buffer, and acknowledges. Softirq context only queues the packets and wakes
-//! the thread. `net.quietline.rx_context` enables the prequeue. The setting also selects the
-//! treatment of a packet's route entry (dst), because a queued packet outlives the RCU section in
-//! which it was received ([`RxContext`]).
+//! the thread. `net.quietline.rx_context` enables the prequeue, unless `net.ipv4.tcp_low_latency`
+//! is on. The setting also selects the treatment of a packet's route entry (dst), because a queued
+//! packet outlives the RCU section in which it was received ([`RxContext`]).
 //!
-//! - In the order receive queue, prequeue, backlog, the packets of each are older than those of the
-//!   next, and are processed first.
+//! - The receive queue has the oldest packets, the prequeue newer ones, and the backlog the newest.
+//!   Older packets are processed first.
 //! - Packets are queued here only for an installed reader, which is woken for the first of them. If
 //!   the reader does not process them in time, the delayed-ACK timer does.
 //! - The size of the receive buffer bounds their memory: with `PrequeueDropLimited` together with
 //!   the receive queue, otherwise apart from it. At the bound, softirq context processes all of
 //!   them, so none is lost.
 //!
-//! All functions here run under the socket lock. With `bh`, the default, there is never a reader,
+//! All functions here run under the socket lock. With `bh`, the default, no reader is installed,
 //! and the only cost is a few tests of `has_reader` and `is_empty`.
 
 use std::num::NonZeroU64;

@@ -4,9 +4,10 @@
 //! Linux: `sk_rx_dst`, `sk_rx_dst_ifindex`, `sk_rx_dst_cookie`, `inet_sk_rx_dst_set`. Written by
 //! the owner of the socket, read in a read section by the receiving context.
 //!
-//! The cache holds a reference of its own to the published entry, taken by a conditional get. The
-//! slot is **cleared before that reference is put**: a reader that still finds the entry is
-//! protected by its read section. In the other order a reader could find a freed entry.
+//! The cache holds a reference of its own to the published entry, taken by a conditional get or
+//! from a queued packet. The slot is **cleared before that reference is put**: a reader that still
+//! finds the entry is protected by its read section. In the other order a reader could find a freed
+//! entry.
 //!
 //! Differs from Linux: readers take device and generation (Linux's cookie) from the entry itself,
 //! because each input route entry belongs to one device here. A reader therefore never combines one
@@ -95,7 +96,7 @@ impl RxDst {
     }
 
     /// Reads the entry if the generation is [`CHECK_ENTRY`], and returns whether the entry is valid
-    /// for a packet received on `device`. Linux: the check of `tcp_rcv_established`.
+    /// for a packet received on `device`. Linux: the check in `tcp_v4_do_rcv`.
     #[cold]
     fn is_entry_valid(&self, net: &Net, cx: &Cx, device: DeviceIndex) -> bool {
         if self.generation.load(Ordering::Relaxed) != CHECK_ENTRY {
@@ -144,7 +145,7 @@ impl RxDst {
         }
     }
 
-    /// Drops the cached entry after the socket has left the tables, or has got another peer.
+    /// Drops the cached entry, because the socket leaves the tables or has got another peer.
     pub(crate) fn end(&self) {
         drop(self.slot.take());
     }

@@ -7,10 +7,10 @@
 //! (`claims`). Linux: net/ipv6/addrconf.c (`addrconf_prefix_rcv`), net/ipv6/ndisc.c
 //! (`ndisc_router_discovery`).
 //!
-//! Announcements are stored with their lifetimes. `Link::wanted` computes the routes and
-//! addresses that follow from them, and the routing table is changed only if these differ from the
-//! installed ones. The numbers of routers, prefixes and addresses are bounded, and a link changes
-//! the table at most once in [`CHANGE_INTERVAL`]. A flood of advertisements therefore costs bounded
+//! Announcements are stored with their lifetimes. `Link::wanted` computes the routes and addresses
+//! that follow from them, and the routing table is changed only if these differ from those of its
+//! last change. The numbers of routers, prefixes and addresses are bounded, and a link changes the
+//! table at most once in [`CHANGE_INTERVAL`]. A flood of advertisements therefore costs bounded
 //! memory, and one comparison for each.
 //!
 //! Differs from RFC 4861 §6.3.6: the default router is the one known longest, among those whose
@@ -272,9 +272,9 @@ impl Net {
 
     /// Writes the wanted routes and addresses of a link to the routing table, if they differ from
     /// those of the last time and the last change is at least [`CHANGE_INTERVAL`] ago. Notes those
-    /// that the table has taken. It refuses a route through a device that is down, which is written
-    /// when the device comes up, and an address that the host has for another reason, which stays
-    /// as it is.
+    /// that the table has accepted. The table refuses a route through a device that is down; such a
+    /// route is written when the device comes up. The table also refuses an address that the host
+    /// has for another reason; such an address stays as it is.
     fn install_wanted(&self, now: Instant, link: &mut Link) {
         let wanted = link.wanted(now);
         if link.followed.as_ref() == Some(&wanted) || now < link.may_change_at {
@@ -302,7 +302,8 @@ impl Net {
                 }
             }
             for spec in &wanted.routes {
-                if before.routes.contains(spec) || routes.replace(spec).is_ok() {
+                // A route that the routers of another link have announced stays.
+                if before.routes.contains(spec) || routes.append(spec).is_ok() {
                     installed.routes.push(spec.clone());
                 }
             }
@@ -312,8 +313,9 @@ impl Net {
     }
 
     /// Returns the devices whose solicitation is due while their link-local address is still
-    /// probed. Their solicitation waits for the result, as in Linux. RFC 4861 §6.3.7 allows one
-    /// without a source address before, but radvd sends its answer to that source.
+    /// probed. Their solicitation waits for the result, as in Linux. RFC 4861 §6.3.7 allows an
+    /// earlier one without a source address, but radvd sends its answer to the unspecified address
+    /// then.
     fn early_solicitations(&self, now: Instant) -> Vec<DeviceIndex> {
         let is_due = |link: &&Link| link.next_solicitation.is_some_and(|at| at <= now);
         let mut early: Vec<_> =

@@ -3,9 +3,9 @@
 //! defended. Both protocols share one state machine; they differ in packets and times.
 //!
 //! Below: ARP (`receive::arp_input`), neighbor discovery (`receive::ndp_input`). Above: the code
-//! that starts a host, by [`Net::claim_addresses`]. Linux: net/ipv6/addrconf.c
-//! (`addrconf_dad_work`). Linux leaves RFC 5227 to user space (systemd-networkd, NetworkManager,
-//! arping -D); the kernel has only `arp_notify`.
+//! that starts a host ([`Net::claim_addresses`]) or changes its addresses, and `autoconf`. Linux:
+//! net/ipv6/addrconf.c (`addrconf_dad_work`). Linux leaves RFC 5227 to user space
+//! (systemd-networkd, NetworkManager, arping -D); the kernel has only `arp_notify`.
 //!
 //! | step | time since the previous step, IPv4 | the same, IPv6 |
 //! |---|---|---|
@@ -17,6 +17,10 @@
 //! The unit for IPv4 is `net.quietline.acd_interval_ms`, and that for IPv6 the retransmission time
 //! of neighbor discovery. `net.quietline.acd_probes` and `net.ipv6.conf.all.dad_transmits` are the
 //! numbers of probes.
+//!
+//! Probes for an IPv6 address contain a random number, so that a probe that a loop in the link
+//! sends back is not taken for that of another station (RFC 7527,
+//! `net.ipv6.conf.all.enhanced_dad`). For IPv4, the link address of the sender shows this.
 //!
 //! While an address is probed, the host answers no request for it, so no station begins to send to
 //! it. For IPv4 the probes are off by default (`net.quietline.acd_probes` is 0): two hosts of one
@@ -48,7 +52,7 @@ use crate::{
     header::{
         arp::{ArpOperation, ArpPacket},
         ethernet::MacAddr,
-        ndp::{self, NdpMessage},
+        ndp::{self, NdpMessage, Nonce},
     },
     socket::{core_sockets::TimerEntry, datagram::groups::Membership},
     transmit::{
@@ -65,7 +69,7 @@ const ANNOUNCEMENTS: u32 = 2;
 /// address.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The timer runs on the first core, because claims are not a data path.
+/// The timer runs on the first core, because claims are not on the data path.
 const CORE: CoreId = CoreId(0);
 
 /// Addresses that a host has claimed.
@@ -93,18 +97,20 @@ struct Claim {
     phase: Phase,
     /// Time at which the address was last defended, that is, announced because of a conflict.
     defended: Option<Instant>,
+    /// Random number of the probes.
+    nonce: Option<Nonce>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Number of probes sent, and the time of the next step: another probe, or the first
-    /// announcement.
+    /// Number of probes sent, and the time of the next step: another probe, or the use of the
+    /// address.
     Probing { sent: u32, due: Instant },
     /// Number of announcements sent, and the time of the next.
     Announcing { sent: u32, due: Instant },
     /// The address is in use.
     Held,
-    /// Another station already uses the address.
+    /// Another station uses the address, or probes for it.
     Refused { mac: MacAddr },
 }
 
@@ -124,13 +130,15 @@ pub enum ClaimState {
     },
 }
 
-/// Packet to send for a claim, with the event to report.
+/// Step of a claim that is due: a packet to send, or the use of an address, with the event to
+/// report.
 enum Step {
     /// `first` is true for the first probe of the address.
     Probe {
         device: DeviceIndex,
         address: IpAddr,
         first: bool,
+        nonce: Option<Nonce>,
     },
     Announce {
         device: DeviceIndex,
@@ -151,7 +159,8 @@ pub(crate) struct AddressUse {
 }
 
 impl AddressUse {
-    /// Returns the sign in an ARP packet, or `None` if there is none.
+    /// Returns the use of an address, or the probe for one, that an ARP packet shows; `None` if it
+    /// shows neither.
     pub(crate) fn of_arp(arp: &ArpPacket) -> Option<Self> {
         let probes = arp.is_probe();
         let address = IpAddr::V4(if probes { arp.target_ip } else { arp.sender_ip });
@@ -163,7 +172,7 @@ impl AddressUse {
 /// Number of probes and times of a claim.
 struct Timing {
     probes: u32,
-    /// Time between two probes.
+    /// Shortest time between two probes.
     interval: Duration,
     /// Largest random time added to `interval`.
     jitter: Duration,
@@ -209,9 +218,33 @@ impl Claims {
                 && matches!(claim.phase, Phase::Probing { .. } | Phase::Refused { .. })
         })
     }
+
+    /// Returns whether a probe for the address with this random number is one of this host.
+    pub(crate) fn has_sent(&self, device: DeviceIndex, address: Ipv6Addr, nonce: Nonce) -> bool {
+        self.lock().iter().any(|claim| {
+            claim.device == device
+                && claim.address == IpAddr::V6(address)
+                && claim.nonce == Some(nonce)
+        })
+    }
 }
 
 impl Claim {
+    /// Returns the claim of an address; `None` if no probes are configured for its family.
+    fn new(cx: &mut Cx, device: DeviceIndex, address: IpAddr, is_auto: bool) -> Option<Self> {
+        let Timing { probes, interval, .. } = Timing::of(cx, address);
+        if probes == 0 {
+            return None;
+        }
+        let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
+        let has_nonce = address.is_ipv6() && cx.sysctls().enhanced_dad;
+        let nonce = has_nonce.then(|| {
+            let [nonce @ .., _, _] = cx.rng.next_u64().to_be_bytes();
+            nonce
+        });
+        Some(Self { device, address, is_auto, phase, defended: None, nonce })
+    }
+
     fn due(&self) -> Option<Instant> {
         match self.phase {
             Phase::Probing { due, .. } | Phase::Announcing { due, .. } => Some(due),
@@ -219,7 +252,7 @@ impl Claim {
         }
     }
 
-    /// Moves to the next phase or probe, if it is due, and returns the packet to send.
+    /// Moves to the next phase or probe, if it is due, and returns the step to perform.
     fn advance(&mut self, cx: &mut Cx) -> Option<Step> {
         if self.due()? > cx.now {
             return None;
@@ -235,7 +268,7 @@ impl Claim {
                     false => timing.interval + random(cx, timing.jitter),
                 };
                 self.phase = Phase::Probing { sent: sent + 1, due: cx.now + wait };
-                Some(Step::Probe { device, address, first: sent == 0 })
+                Some(Step::Probe { device, address, first: sent == 0, nonce: self.nonce })
             }
             Phase::Probing { .. } => {
                 self.phase = match timing.announcements {
@@ -279,7 +312,7 @@ impl Claim {
     }
 }
 
-/// Effect on a claim of another station that uses or probes for an address.
+/// Effect on a claim when another station uses or probes for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Conflict {
     None,
@@ -301,25 +334,15 @@ fn random(cx: &mut Cx, limit: Duration) -> Duration {
 impl Net {
     /// Begins to claim every address of this host on an Ethernet device: probes, then announcements
     /// (RFC 5227), as configured by `net.quietline.acd_probes` and `net.quietline.acd_interval_ms`;
-    /// for IPv6 `net.ipv6.conf.all.dad_transmits` probes (RFC 4862). If a setting is 0, no address
-    /// of its family is claimed. Also begins to solicit routers (`autoconf`), if `accept_ra` is on.
-    /// Called once, when the host can be polled. [`claim_state`](Self::claim_state) returns the
-    /// outcome, and the host reports it as events.
+    /// for IPv6 `net.ipv6.conf.all.dad_transmits` probes (RFC 4862). If the number of probes is 0,
+    /// no address of its family is claimed. Also begins to solicit routers (`autoconf`), if
+    /// `accept_ra` is on. Called once, when the host can be polled.
+    /// [`claim_state`](Self::claim_state) returns the outcome, and the host reports it as events.
     pub fn claim_addresses(&self, cx: &mut Cx) {
         let entered = cx.enter(self);
         let claims: Vec<_> = self
             .claimable()
-            .filter_map(|(device, address)| {
-                let Timing { probes, interval, .. } = Timing::of(cx, address);
-                let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
-                (probes > 0).then_some(Claim {
-                    device,
-                    address,
-                    is_auto: false,
-                    phase,
-                    defended: None,
-                })
-            })
+            .filter_map(|(device, address)| Claim::new(cx, device, address, false))
             .collect();
         if !claims.is_empty() {
             *self.claims.lock() = claims;
@@ -333,12 +356,9 @@ impl Net {
     /// [`on_auto_address`](Self::on_auto_address) gets the result: at once, if no probes are
     /// configured.
     pub(super) fn claim_auto(&self, cx: &mut Cx, device: DeviceIndex, address: IpAddr) {
-        let Timing { probes, interval, .. } = Timing::of(cx, address);
-        if probes == 0 {
+        let Some(claim) = Claim::new(cx, device, address, true) else {
             return self.on_auto_address(cx, device, address, true);
-        }
-        let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
-        let claim = Claim { device, address, is_auto: true, phase, defended: None };
+        };
         self.claims.lock().push(claim);
         self.arm_claims();
     }
@@ -346,12 +366,10 @@ impl Net {
     /// Begins to claim an address that this host has just got. Nothing happens on a device without
     /// link addresses, and if no probes are configured for the family of the address.
     pub(crate) fn claim_address(&self, cx: &mut Cx, device: DeviceIndex, address: IpAddr) {
-        let Timing { probes, interval, .. } = Timing::of(cx, address);
-        if probes == 0 || self.mac_of(device).is_none() {
+        if self.mac_of(device).is_none() {
             return;
         }
-        let phase = Phase::Probing { sent: 0, due: cx.now + random(cx, interval) };
-        let claim = Claim { device, address, is_auto: false, phase, defended: None };
+        let Some(claim) = Claim::new(cx, device, address, false) else { return };
         self.claims.lock().push(claim);
         self.arm_claims();
     }
@@ -362,9 +380,9 @@ impl Net {
     }
 
     /// Returns whether packets to the multicast group `group` that arrive on `device` are for this
-    /// host: the groups that its sockets have joined, and those of which every host is a member,
-    /// the group of all hosts, and the solicited-node groups of its addresses, including addresses
-    /// that are still probed.
+    /// host: the groups that its sockets have joined, and those of which every host is a member
+    /// (the group of all hosts, and the solicited-node groups of its addresses, including addresses
+    /// that are still probed).
     #[cold]
     pub(crate) fn is_member(&self, rcu: &Section<'_>, device: DeviceIndex, group: IpAddr) -> bool {
         if self.groups().is_member(device, group, rcu) {
@@ -406,7 +424,8 @@ impl Net {
         })
     }
 
-    /// Returns the state of the claims that [`claim_addresses`](Self::claim_addresses) has begun.
+    /// Returns the state of all claims together: those that
+    /// [`claim_addresses`](Self::claim_addresses) has begun, and later ones.
     #[must_use]
     pub fn claim_state(&self) -> ClaimState {
         self.claim_state_where(|_| true)
@@ -459,15 +478,14 @@ impl Net {
                         ArpPacket::request(mac, Ipv4Addr::UNSPECIFIED, address)
                     });
                 }
-                Step::Probe { device, address: IpAddr::V6(address), first } => {
+                Step::Probe { device, address: IpAddr::V6(address), first, nonce } => {
                     if first {
                         // RFC 4862 §5.4.2: without the report, a switch that observes MLD would not
                         // forward the solicitations of another station to this host.
                         let group = ndp::solicited_node(address).into();
                         self.on_group_joined(cx, Membership { device, group });
                     }
-                    let source = Ipv6Addr::UNSPECIFIED;
-                    ndp_output::solicit(self.tx(device), cx, source, address, None);
+                    ndp_output::probe(self.tx(device), cx, address, nonce);
                 }
                 Step::Announce { device, address, ready, is_auto } => {
                     if is_auto {
@@ -511,8 +529,8 @@ impl Net {
         }
     }
 
-    /// Passes a sign of another station to the claims of `device`. Returns whether the sign
-    /// conflicts with one of them.
+    /// Passes the use of an address by another station to the claims of `device`. Returns whether
+    /// it conflicts with one of them.
     pub(crate) fn check_conflict(
         &self,
         cx: &mut Cx,

@@ -9,12 +9,12 @@
 //!
 //! - An IPv4 fragment whose bytes are all known is a duplicate and is dropped. One that overlaps in
 //!   any other way ends the whole datagram (RFC 5722; for IPv4 as well, because two hosts may
-//!   disagree on which copy counts). Differs from Linux: of IPv6, only a fragment with the offset
+//!   disagree on which copy counts). Differs from Linux: for IPv6, only a fragment with the offset
 //!   and the length of a known one is a duplicate, as RFC 8200 says.
 //! - A fragment that contradicts the known end of the datagram, or is empty, ends it, too
 //!   (teardrop), and so does one that would make it longer than a packet can be (ping of death).
 //! - A datagram that is not complete after `ipfrag_time` or `ip6frag_time` ends.
-//! - IPv4 fragments that are separated by more than `ipfrag_max_dist` others of the same source
+//! - IPv4 fragments that are separated by `ipfrag_max_dist` or more others of the same source
 //!   belong to two datagrams with the same identification: the earlier ones are dropped. The 32
 //!   bits of an IPv6 identification are not reused that soon.
 //!
@@ -75,8 +75,8 @@ pub struct Place {
     /// Bytes before the fragment's part of the datagram: the IP header with its options or
     /// extension headers.
     pub header_len: u16,
-    /// Bytes of these that the length field of the datagram counts: all for IPv4; for IPv6, the
-    /// extension headers before the Fragment header.
+    /// Number of these bytes that the length field of the datagram counts: all for IPv4; for IPv6,
+    /// those of the extension headers before the Fragment header.
     pub counted_len: u16,
     /// ECN field.
     pub ecn: Ecn,
@@ -473,7 +473,7 @@ impl FragmentTable {
 /// Decision about a fragment.
 enum Check {
     Fits,
-    /// All its bytes are known.
+    /// All its bytes are known; for IPv6, it is an exact copy of a known fragment.
     Duplicate,
     /// The datagram ends.
     Ends(DropReason),
@@ -495,8 +495,8 @@ fn part_len(place: &Place, packet: &Packet) -> u32 {
 }
 
 /// Returns the ECN field of a datagram whose fragments had these fields: CE if one of them had it,
-/// otherwise that of the first. `None` if some fragments were capable of ECN and others were not
-/// (RFC 3168 §5.3; Linux: `ip_frag_ecn_table`).
+/// otherwise ECT(0) if one had it, otherwise ECT(1) or Not-ECT. `None` if some fragments were
+/// capable of ECN and others were not (RFC 3168 §5.3; Linux: `ip_frag_ecn_table`).
 fn joint_ecn(ecns: u8) -> Option<Ecn> {
     let has = |ecn: Ecn| ecns & (1 << ecn.bits()) != 0;
     let capable = [Ecn::Ect0, Ecn::Ect1, Ecn::Ce].into_iter().any(has);

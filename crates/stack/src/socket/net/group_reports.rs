@@ -8,16 +8,19 @@
 //! and delays, so that one state machine serves both.
 //!
 //! A change is reported at once, and again after a random time of up to a second (robustness 2). A
-//! query is answered after a random part of its response time. All groups are reported in the mode
-//! EXCLUDE without sources, because sockets do not filter by source.
+//! query is answered after a random part of its response time, but not before [`ANSWER_DELAY_MIN`].
+//! What waits is the reason of a report (`Reason`); its records are made from the source filter of
+//! the host when it is sent (`records`).
 //!
-//! Invariant: at most one answer waits for each group of a device, and one for all groups of a
-//! device; at most [`WAITING_MAX`] reports wait in total.
+//! Invariant: at most one answer and one change wait for each group of a device, and one answer for
+//! all groups of an IP version on a device; at most [`WAITING_MAX`] reports wait in total. The
+//! answers about one group, and those about all groups, are at least [`ANSWER_DELAY_MIN`] apart,
+//! however many queries arrive.
 //!
 //! Differs from Linux: queries of IGMPv1 are answered like those of IGMPv2, and a report of another
-//! host does not suppress the report of this host. For IGMPv3 and MLDv2, RFC 3376 §4.2 and RFC 3810
-//! §5.2 forbid that suppression in any case. The groups of an address that this host gives up are
-//! not reported as left: the next query shows it.
+//! host does not suppress the report of this host; IGMPv3 and MLDv2 have no such suppression. The
+//! groups of an address that this host gives up are not reported as left: they are only missing in
+//! the answer to the next query.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -26,7 +29,7 @@ use std::{
     vec::Vec,
 };
 
-use pkt::{Instant, Sum, TxChecksum, checksum};
+use pkt::{Instant, TxChecksum};
 
 use super::Net;
 use crate::{
@@ -47,11 +50,17 @@ use crate::{
         ndp,
     },
     route::source_address,
-    socket::{core_sockets::TimerEntry, datagram::groups::Membership},
+    socket::{
+        core_sockets::TimerEntry,
+        datagram::{groups::Membership, source_filter::SourceFilter},
+    },
     transmit::link_output::send_control,
 };
+use records::{Message, Record, records};
 
-/// The timer runs on the first core: these reports are no data path.
+mod records;
+
+/// The timer runs on the first core, because these reports are not on the data path.
 const CORE: CoreId = CoreId(0);
 
 /// Group of all hosts, which is never reported (RFC 3376 §5).
@@ -59,6 +68,10 @@ pub(crate) const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
 /// Unsolicited Report Interval of RFC 3376 §8.11 and RFC 3810 §9.11.
 const UNSOLICITED_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Shortest time from a query to its answer, so that queries with a response time of 0 are not
+/// answered one for one. Linux waits a tick of its clock, which has 1 to 10 ms.
+const ANSWER_DELAY_MIN: Duration = Duration::from_millis(10);
 
 /// Older Version Querier Present Timeout of RFC 3376 §8.12 and RFC 3810 §9.12: two query intervals
 /// of 125 s, and a response time of 10 s.
@@ -68,30 +81,15 @@ const OLDER_QUERIER_TIMEOUT: Duration = Duration::from_secs(260);
 /// reported only once.
 const WAITING_MAX: usize = 256;
 
-/// Largest number of groups in one report, which fits the smallest MTU of IPv6.
-const RECORDS_MAX: usize = 60;
-
-/// Length of the largest message: its header, and records with IPv6 groups.
-const MESSAGE_BYTES_MAX: usize = MESSAGE_HEADER_BYTES + RECORDS_MAX * (RECORD_BYTES + 16);
-
-/// Length of the header of a report, and of a record without its group.
-const MESSAGE_HEADER_BYTES: usize = 8;
-const RECORD_BYTES: usize = 4;
+/// Largest number of sources that a waiting report names. Beyond it, the report is about the whole
+/// filter of its group.
+const SOURCES_MAX: usize = 64;
 
 /// Differentiated services field of IGMP: internetwork control (RFC 3376 §4).
 const INTERNETWORK_CONTROL: u8 = 0xc0;
 
 /// Hop-by-Hop header with the option Router Alert for MLD (RFC 2711), padded to eight bytes.
 const ROUTER_ALERT_V6: [u8; 8] = [protocol::ICMPV6, 0, 5, 2, 0, 0, 1, 0];
-
-/// Types of group records (RFC 3376 §4.2.12, RFC 3810 §5.2.12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Record {
-    ModeIsExclude = 2,
-    ChangeToInclude = 3,
-    ChangeToExclude = 4,
-}
 
 /// Message types and destinations of one protocol.
 struct Numbers {
@@ -120,22 +118,53 @@ const MLD: Numbers = Numbers {
     old_routers: IpAddr::V6(ndp::ALL_ROUTERS),
 };
 
+/// Reason of a report about a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reason {
+    /// A query, about these sources or, without sources, about the whole filter.
+    Query(Vec<IpAddr>),
+    /// The mode of the filter has changed; a group without members has mode INCLUDE.
+    Mode,
+    /// A change of the filter: sources that were added to it or removed from it.
+    Sources(Vec<IpAddr>),
+}
+
+impl Reason {
+    /// Returns the reason of a report about a change of the filter, if it has changed.
+    fn of_change(before: &SourceFilter, now: &SourceFilter) -> Option<Self> {
+        if before.exclude != now.exclude {
+            return Some(Self::Mode);
+        }
+        let sources = before.differing(now);
+        (!sources.is_empty()).then_some(Self::Sources(sources))
+    }
+
+    /// Returns the reason of one report for two changes (RFC 3376 §5.1, RFC 3810 §6.1): a change of
+    /// the mode includes all others.
+    fn with(self, later: Self) -> Self {
+        let (Self::Sources(mut sources), Self::Sources(more)) = (self, later) else {
+            return Self::Mode;
+        };
+        sources.extend(more);
+        sources.sort_unstable();
+        sources.dedup();
+        Self::Sources(sources)
+    }
+
+    const fn is_query(&self) -> bool {
+        matches!(self, Self::Query(_))
+    }
+}
+
 /// A report that is due later.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Waiting {
     device: DeviceIndex,
     v4: bool,
     /// Group; `None` for all groups of the device.
     group: Option<IpAddr>,
-    record: Record,
+    reason: Reason,
     due: Instant,
-}
-
-impl Waiting {
-    fn is_answer_about(&self, query: &Query) -> bool {
-        (self.device, self.v4, self.group) == (query.device, query.v4, query.group)
-            && self.record == Record::ModeIsExclude
-    }
 }
 
 /// Reports that wait, and the versions of the routers.
@@ -162,13 +191,15 @@ struct State {
 }
 
 /// A membership query.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Query {
     pub(crate) device: DeviceIndex,
     /// Whether the query is one of IGMP.
     pub(crate) v4: bool,
     /// Group of a group-specific query.
     pub(crate) group: Option<IpAddr>,
+    /// Sources of a query about a group and sources.
+    pub(crate) sources: Vec<IpAddr>,
     /// Upper bound of the random time after which the answer is sent.
     pub(crate) response_time: Duration,
     /// Whether the router speaks an older version.
@@ -187,22 +218,39 @@ impl State {
     }
 
     /// Schedules the answer to a query (RFC 3376 §5.2, RFC 3810 §6.2): an earlier answer about all
-    /// groups includes this one; an answer that waits is only made earlier.
-    fn answer(&mut self, query: &Query, due: Instant) {
-        let covers = |waiting: &Waiting| {
-            (waiting.device, waiting.v4, waiting.group) == (query.device, query.v4, None)
-                && waiting.record == Record::ModeIsExclude
-                && waiting.due <= due
+    /// groups includes this one; an answer that waits is only made earlier, and about more sources.
+    fn answer(&mut self, query: Query, due: Instant) {
+        let Query { device, v4, group, sources, .. } = query;
+        let is_about = |waiting: &Waiting, group| {
+            (waiting.device, waiting.v4, waiting.group) == (device, v4, group)
+                && waiting.reason.is_query()
         };
-        if self.waiting.iter().any(covers) {
+        if self.waiting.iter().any(|waiting| is_about(waiting, None) && waiting.due <= due) {
             return;
         }
-        if let Some(same) = self.waiting.iter_mut().find(|waiting| waiting.is_answer_about(query)) {
-            same.due = same.due.min(due);
-            return;
+        let Some(same) = self.waiting.iter_mut().find(|waiting| is_about(waiting, group)) else {
+            return self.add(Waiting { device, v4, group, reason: Reason::Query(sources), due });
+        };
+        same.due = same.due.min(due);
+        if let Reason::Query(asked) = &mut same.reason {
+            let is_whole = asked.is_empty() || sources.is_empty();
+            asked.extend(sources);
+            asked.sort_unstable();
+            asked.dedup();
+            if is_whole || asked.len() > SOURCES_MAX {
+                asked.clear();
+            }
         }
-        let Query { device, v4, group, .. } = *query;
-        self.add(Waiting { device, v4, group, record: Record::ModeIsExclude, due });
+    }
+
+    /// Takes the waiting report of an earlier change of a group. Answers about the group stay: a
+    /// report of sources does not tell a router that the group has members.
+    fn take_change(&mut self, device: DeviceIndex, group: IpAddr) -> Option<Reason> {
+        let is_change = |waiting: &Waiting| {
+            (waiting.device, waiting.group) == (device, Some(group)) && !waiting.reason.is_query()
+        };
+        let place = self.waiting.iter().position(is_change)?;
+        Some(self.waiting.swap_remove(place).reason)
     }
 
     fn add(&mut self, report: Waiting) {
@@ -228,42 +276,48 @@ fn is_reported(group: IpAddr) -> bool {
 }
 
 impl Net {
-    /// Reports a group after the first socket or address of the host has joined it on a device.
+    /// Reports the group of an address of the host on a device.
     pub(crate) fn on_group_joined(&self, cx: &mut Cx, membership: Membership) {
-        self.report_change(cx, membership, Record::ChangeToExclude);
+        self.on_group_changed(cx, membership, &SourceFilter::NONE, &SourceFilter::ALL);
     }
 
-    /// Reports that the last socket of the host has left a group on a device.
-    pub(crate) fn on_group_left(&self, cx: &mut Cx, membership: Membership) {
-        self.report_change(cx, membership, Record::ChangeToInclude);
-    }
-
-    fn report_change(&self, cx: &mut Cx, membership: Membership, record: Record) {
+    /// Reports that the filter of the host for a group has changed.
+    pub(crate) fn on_group_changed(
+        &self,
+        cx: &mut Cx,
+        membership: Membership,
+        before: &SourceFilter,
+        now: &SourceFilter,
+    ) {
         let Membership { device, group } = membership;
         if device == LOOPBACK || !is_reported(group) || self.is_down() {
             return;
         }
+        let Some(reason) = Reason::of_change(before, now) else { return };
         let entered = cx.enter(self);
         let due = cx.now + random(cx, UNSOLICITED_INTERVAL);
-        let change = Waiting { device, v4: group.is_ipv4(), group: Some(group), record, due };
-        {
+        let reason = {
             let mut state = self.group_reports.lock();
-            // A change replaces the waiting report of an earlier change of the group.
-            state
-                .waiting
-                .retain(|waiting| (waiting.device, waiting.group) != (device, Some(group)));
-            state.add(change);
-        }
-        self.send_report(cx, &change, &[group]);
+            let earlier = state.take_change(device, group);
+            let reason = match earlier {
+                Some(earlier) => earlier.with(reason),
+                None => reason,
+            };
+            let (v4, group) = (group.is_ipv4(), Some(group));
+            state.add(Waiting { device, v4, group, reason: reason.clone(), due });
+            reason
+        };
+        self.send_reports(cx, device, group.is_ipv4(), &reason, &[group]);
         self.arm_group_timer();
         cx.do_softirq();
         cx.leave(entered);
     }
 
     /// Softirq: schedules the answer to a query.
-    pub(crate) fn on_group_query(&self, cx: &mut Cx, query: &Query) {
-        let Query { device, v4, group, response_time, older } = *query;
-        let due = cx.now + random(cx, response_time);
+    pub(crate) fn on_group_query(&self, cx: &mut Cx, query: Query) {
+        let Query { device, v4, group, response_time, older, .. } = query;
+        let rest = response_time.saturating_sub(ANSWER_DELAY_MIN).max(ANSWER_DELAY_MIN);
+        let due = cx.now + ANSWER_DELAY_MIN + random(cx, rest);
         let groups = self.reported_groups(cx, device, v4);
         {
             let mut state = self.group_reports.lock();
@@ -282,23 +336,17 @@ impl Net {
     /// Softirq: sends the reports that are due.
     pub(crate) fn on_group_timer(&self, cx: &mut Cx) {
         self.group_reports.armed.fired(cx.now);
-        let due: Vec<_> = {
+        let due: Vec<Waiting> = {
             let mut state = self.group_reports.lock();
             let now = cx.now;
-            let due = state.waiting.iter().copied().filter(|waiting| waiting.due <= now).collect();
-            state.waiting.retain(|waiting| waiting.due > now);
-            due
+            state.waiting.extract_if(.., |waiting| waiting.due <= now).collect()
         };
-        for report in due {
-            let mut groups = self.reported_groups(cx, report.device, report.v4);
-            if report.record != Record::ChangeToInclude {
-                groups.retain(|member| report.group.is_none_or(|group| group == *member));
-            } else if let Some(group) = report.group {
-                groups = Vec::from([group]);
-            }
-            for part in groups.chunks(RECORDS_MAX) {
-                self.send_report(cx, &report, part);
-            }
+        for Waiting { device, v4, group, reason, .. } in due {
+            let groups = match group {
+                Some(group) => Vec::from([group]),
+                None => self.reported_groups(cx, device, v4),
+            };
+            self.send_reports(cx, device, v4, &reason, &groups);
         }
         self.arm_group_timer();
     }
@@ -329,35 +377,67 @@ impl Net {
         }
     }
 
-    /// Sends one report about at most [`RECORDS_MAX`] groups; to a router of the older version, one
-    /// message for each group.
-    fn send_report(&self, cx: &mut Cx, report: &Waiting, groups: &[IpAddr]) {
-        let Waiting { device, v4, record, .. } = *report;
-        let numbers = if v4 { IGMP } else { MLD };
-        let mut message = Message { bytes: [0; MESSAGE_BYTES_MAX], len: MESSAGE_HEADER_BYTES };
+    /// Returns the filter of the host for a group on a device.
+    fn filter_of(&self, cx: &Cx, membership: Membership) -> SourceFilter {
+        let reader = cx.reader();
+        let rcu = reader.pin();
+        if let Some(filter) = self.groups().filter_of(membership, &rcu) {
+            return filter;
+        }
+        let Membership { device, group } = membership;
+        let is_of_address = group.is_ipv6() && self.solicited_groups(&rcu, device).contains(&group);
+        if is_of_address { SourceFilter::ALL } else { SourceFilter::NONE }
+    }
+
+    /// Sends reports about groups, in as few messages as possible.
+    fn send_reports(
+        &self,
+        cx: &mut Cx,
+        device: DeviceIndex,
+        v4: bool,
+        reason: &Reason,
+        groups: &[IpAddr],
+    ) {
         if self.group_reports.lock().is_older(device, v4, cx.now) {
-            for group in groups {
-                let (kind, to) = match record {
-                    Record::ChangeToInclude => (numbers.old_leave, numbers.old_routers),
-                    _ => (numbers.old_report, *group),
-                };
-                // The group follows the eight bytes of an MLD header, and the four of IGMP.
-                let header = if v4 { MESSAGE_HEADER_BYTES / 2 } else { MESSAGE_HEADER_BYTES };
-                (message.bytes[0], message.len) = (kind, header);
-                message.push_group(*group);
-                self.send_group_message(cx, device, to, &mut message);
+            return self.send_old_reports(cx, device, reason, groups);
+        }
+        let numbers = if v4 { IGMP } else { MLD };
+        let mut message = Message::new(numbers.report);
+        for group in groups {
+            let filter = self.filter_of(cx, Membership { device, group: *group });
+            for (kind, sources) in records(reason, &filter) {
+                let mut record = Record { kind, group: *group, sources: &sources };
+                while let Some(rest) = message.push(&record) {
+                    self.send_group_message(cx, device, numbers.routers, &mut message);
+                    message = Message::new(numbers.report);
+                    record = rest;
+                }
             }
-            return;
         }
-        let count = u16::try_from(groups.len().min(RECORDS_MAX)).unwrap_or_default();
-        message.bytes[0] = numbers.report;
-        message.bytes[6..8].copy_from_slice(&count.to_be_bytes());
-        for group in groups.iter().take(RECORDS_MAX) {
-            message.bytes[message.len] = record as u8;
-            message.len += RECORD_BYTES;
-            message.push_group(*group);
+        if message.has_records() {
+            self.send_group_message(cx, device, numbers.routers, &mut message);
         }
-        self.send_group_message(cx, device, numbers.routers, &mut message);
+    }
+
+    /// Sends reports to a router of the older version, which knows no source filters: one message
+    /// for each group (RFC 3376 §7.2.1, RFC 3810 §8.2.1).
+    fn send_old_reports(
+        &self,
+        cx: &mut Cx,
+        device: DeviceIndex,
+        reason: &Reason,
+        groups: &[IpAddr],
+    ) {
+        for group in groups {
+            let numbers = if group.is_ipv4() { IGMP } else { MLD };
+            let filter = self.filter_of(cx, Membership { device, group: *group });
+            let (kind, to) = match (filter == SourceFilter::NONE, reason) {
+                (true, Reason::Query(_)) => continue,
+                (true, _) => (numbers.old_leave, numbers.old_routers),
+                (false, _) => (numbers.old_report, *group),
+            };
+            self.send_group_message(cx, device, to, &mut Message::old(kind, *group));
+        }
     }
 
     /// Sends one message, with TTL or hop limit 1 and the option Router Alert (RFC 3376 §4,
@@ -371,7 +451,7 @@ impl Net {
     ) {
         let (src, v4) = (self.report_source(cx, device, to), to.is_ipv4());
         message.fill_checksum(src, to);
-        let bytes = &message.bytes[..message.len];
+        let bytes = message.bytes();
         let Some(mut packet) = cx.pool.alloc_from(bytes) else { return };
         let alert = if v4 { 0 } else { ROUTER_ALERT_V6.len() };
         let header = IpHeader {
@@ -384,12 +464,12 @@ impl Net {
             id: 0,
             fragment: Fragment::DONT,
             header_len: 0,
-            payload_len: u32::try_from(message.len + alert).unwrap_or_default(),
+            payload_len: u32::try_from(bytes.len() + alert).unwrap_or_default(),
         };
         if v4 {
-            let bytes = packet.push(IPV4_HEADER_LEN + 4);
-            header.emit::<true>(bytes);
-            ip::add_router_alert(bytes);
+            let start = packet.push(IPV4_HEADER_LEN + 4);
+            header.emit::<true>(start);
+            ip::add_router_alert(start);
         } else {
             packet.push(alert).copy_from_slice(&ROUTER_ALERT_V6);
             header.emit::<false>(packet.push(IPV6_HEADER_LEN));
@@ -435,39 +515,5 @@ impl Net {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         })
-    }
-}
-
-/// A message that is built.
-struct Message {
-    bytes: [u8; MESSAGE_BYTES_MAX],
-    len: usize,
-}
-
-impl Message {
-    fn push_group(&mut self, group: IpAddr) {
-        let end = match group {
-            IpAddr::V4(ip) => {
-                self.bytes[self.len..self.len + 4].copy_from_slice(&ip.octets());
-                self.len + 4
-            }
-            IpAddr::V6(ip) => {
-                self.bytes[self.len..self.len + 16].copy_from_slice(&ip.octets());
-                self.len + 16
-            }
-        };
-        self.len = end;
-    }
-
-    /// Computes the checksum; that of MLD covers a pseudo-header.
-    fn fill_checksum(&mut self, src: IpAddr, to: IpAddr) {
-        let len = u32::try_from(self.len).unwrap_or_default();
-        let mut sum = match to {
-            IpAddr::V4(_) => Sum::default(),
-            IpAddr::V6(_) => checksum::pseudo_header(src, to, protocol::ICMPV6, len),
-        };
-        self.bytes[2..4].fill(0);
-        sum.add_bytes(&self.bytes[..self.len]);
-        self.bytes[2..4].copy_from_slice(&sum.finish().to_be_bytes());
     }
 }

@@ -1,9 +1,9 @@
 //! Bounds of option values, as Linux has them.
 //!
 //! There are three kinds of functions. Those for `setsockopt` take an [`OptionValue`] and return
-//! the typed value that the socket keeps, or the errno; their comments begin with the option. Those
-//! for the typed setters (`…_of`) limit a typed value to the same bounds. Those for `getsockopt`
-//! (`show…`) return an [`OptionValue`].
+//! the typed value that the socket keeps, or the errno; the comment of a check that belongs to
+//! certain options begins with them. Those for the typed setters (`…_of`) limit a typed value to
+//! the same bounds. Those for `getsockopt` (`show…`) return an [`OptionValue`].
 
 use core::{ops::RangeInclusive, time::Duration};
 use std::net::Ipv4Addr;
@@ -52,8 +52,8 @@ const TTL: RangeInclusive<i32> = 1..=255;
 /// Upper bound of `SO_PRIORITY`: in Linux a greater number needs `CAP_NET_ADMIN`.
 pub(super) const PRIORITY_MAX: u8 = 6;
 
-/// Bits of `IP_TOS` that a socket may set. The other two are the ECN field, which TCP sets
-/// (RFC 3168 §5).
+/// Bits of `IP_TOS` and `IPV6_TCLASS` that a stream socket may set. The other two are the ECN
+/// field, which TCP sets (RFC 3168 §5).
 pub(super) const TOS_MASK: u8 = !0b11;
 
 /// Longest time between two SYN-ACKs (`TCP_RTO_MAX`).
@@ -89,14 +89,15 @@ pub(super) fn frames(value: &OptionValue) -> Result<Option<u16>, Errno> {
     Ok((frames != 0).then_some(frames))
 }
 
-/// `TCP_THIN_LINEAR_TIMEOUTS`, `TCP_FASTOPEN_NO_COOKIE`: 0 or 1.
+/// `TCP_THIN_LINEAR_TIMEOUTS`, `TCP_FASTOPEN_NO_COOKIE`, `IP_MULTICAST_ALL`, `IPV6_MULTICAST_LOOP`:
+/// 0 or 1.
 pub(super) fn switch(value: &OptionValue) -> Result<bool, Errno> {
     ranged(value, 0..=1).map(|on| on == 1)
 }
 
-/// `TCP_FASTOPEN`, `QUIETLINE_MAX_PER_SOURCE`, `SO_BUSY_POLL`: a number that is not negative.
-/// Differs from Linux, where raising `SO_BUSY_POLL` requires `CAP_NET_ADMIN`, because this stack
-/// belongs to its application.
+/// `TCP_FASTOPEN`, `QUIETLINE_MAX_PER_SOURCE`, `SO_BUSY_POLL`, `IPV6_MULTICAST_IF`: a number that
+/// is not negative. Differs from Linux, where raising `SO_BUSY_POLL` requires `CAP_NET_ADMIN`,
+/// because this stack belongs to its application.
 pub(super) fn natural(value: &OptionValue) -> Result<u32, Errno> {
     u32::try_from(int(value)?).map_err(|_| Errno::EINVAL)
 }
@@ -126,7 +127,7 @@ pub(super) fn show_fast_open_key(keys: Option<FastOpenKey>, sysctls: &Sysctls) -
     OptionValue::Bytes(bytes.unwrap_or_default())
 }
 
-/// `SO_INCOMING_CPU`; a negative number means no core.
+/// `SO_INCOMING_CPU`; a negative number, or one of more than 16 bits, means no core.
 pub(super) fn core(value: &OptionValue) -> Result<Option<CoreId>, Errno> {
     Ok(u16::try_from(int(value)?).ok().map(CoreId))
 }
@@ -285,7 +286,7 @@ pub(super) fn max_pacing_rate(value: &OptionValue) -> Result<Option<u64>, Errno>
     Ok(pacing_rate(rate))
 }
 
-/// Returns the limit; `None` for all ones, which mean no limit.
+/// Returns the limit, at least 1; `None` for all ones, which mean no limit.
 pub(super) fn pacing_rate(rate: u64) -> Option<u64> {
     (rate != u64::MAX).then_some(rate.max(1))
 }

@@ -205,8 +205,8 @@ macro_rules! options {
             }
         }
 
-        /// Typed setters, one for each option that can be set. A number or time outside Linux's
-        /// bounds becomes the nearest value within them.
+        /// Typed setters of options of stream sockets. A number or time outside Linux's bounds
+        /// becomes the nearest value within them.
         impl SocketSettings {
             $(setter! {
                 (settings $kept $new) ($(#[doc = $doc])+) $name

@@ -35,7 +35,8 @@ pub struct MemoryInfo {
     /// `t`: packets of the socket in devices and qdiscs (`SK_MEMINFO_WMEM_ALLOC`). Always 0 over
     /// devices that have finished with a packet when `transmit` returns.
     pub wmem_alloc: u32,
-    /// `tb`: limit of the send queue (`SK_MEMINFO_SNDBUF`).
+    /// `tb`: limit of the send queue, or of `wmem_alloc` for a datagram socket
+    /// (`SK_MEMINFO_SNDBUF`).
     pub sndbuf: u32,
     /// `f`: charged to the host's account and unused (`SK_MEMINFO_FWD_ALLOC`). For a connection
     /// less than a page.

@@ -1,4 +1,5 @@
-//! Options of a socket without a connection: fresh, bound or listening.
+//! Options of a stream socket without a connection (fresh, bound or listening), and of a datagram
+//! socket.
 //!
 //! Linux keeps these options in the `struct sock` that becomes the connection. Here a connection is
 //! created with the options of its socket, and the options of a listener are copied to each of its
@@ -19,8 +20,8 @@ use crate::{
 
 /// Options of a socket that has no connection yet, with Linux's defaults.
 ///
-/// A socket without a connection, fresh, bound or listening, keeps its options in this type.
-/// [`ConnectOptions`](crate::socket::ConnectOptions) and
+/// A stream socket without a connection (fresh, bound or listening) and a datagram socket keep
+/// their options in this type. [`ConnectOptions`](crate::socket::ConnectOptions) and
 /// [`ListenOptions`](crate::socket::ListenOptions) contain such settings, and every connection of a
 /// listener starts with those of the listener. [`set`](Self::set) changes an option by Linux's
 /// rules and errors. The typed setters cannot fail.
@@ -126,10 +127,10 @@ impl SocketSettings {
     /// Sets an option by Linux's rules.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option that is only read, `EINVAL` for a value that is not allowed,
-    /// `ENOENT` for an unknown congestion control, `EPERM` for a priority above 6, `EOPNOTSUPP` for
-    /// `TCP_FASTOPEN_CONNECT` if `net.ipv4.tcp_fastopen` does not allow clients. The settings do
-    /// not change then.
+    /// `ENOPROTOOPT` for an option that is only read, `EINVAL` for a value that is not allowed and
+    /// for an option of datagram sockets, `ENOENT` for an unknown congestion control, `EPERM` for a
+    /// priority above 6, `EOPNOTSUPP` for `TCP_FASTOPEN_CONNECT` if `net.ipv4.tcp_fastopen` does
+    /// not allow clients. The settings do not change then.
     pub fn set(
         &mut self,
         option: SocketOption,
@@ -157,7 +158,7 @@ impl SocketSettings {
     /// Returns an option.
     ///
     /// # Errors
-    /// `ENOPROTOOPT` for an option that is only set, `ENOTCONN` for `IP_MTU`.
+    /// `ENOPROTOOPT` for an option that is only set, `ENOTCONN` for `IP_MTU` and `IPV6_MTU`.
     pub fn get(&self, option: SocketOption, sysctls: &Sysctls) -> Result<OptionValue, Errno> {
         self.value_in(SocketState::Fresh, option, sysctls)
     }

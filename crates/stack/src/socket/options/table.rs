@@ -83,7 +83,7 @@ options! {
     /// Size of the send buffer in bytes; setting it ends autotuning. As in Linux, the buffer is
     /// twice the number, which leaves room for the overhead of packets. `SO_SNDBUF` is at most
     /// `net.core.wmem_max`; the typed setter has no such limit, as `SO_SNDBUFFORCE`. Default
-    /// `net.ipv4.tcp_wmem`.
+    /// `net.ipv4.tcp_wmem`, and `net.core.wmem_default` for datagrams.
     SendBuffer = SOL_SOCKET 7, "SO_SNDBUF", Size,
         set ANY { check::sndbuf(given, Some(sysctls.tcp.wmem_max))? }
         with send_buffer(bytes: u32) { check::sndbuf_of(bytes) }
@@ -94,7 +94,8 @@ options! {
     /// Size of the receive buffer in bytes; setting it ends autotuning and determines the window
     /// scale of the SYN. As in Linux, the buffer is twice the number, which leaves room for the
     /// overhead of packets. `SO_RCVBUF` is at most `net.core.rmem_max`; the typed setter has no
-    /// such limit, as `SO_RCVBUFFORCE`. Default `net.ipv4.tcp_rmem`.
+    /// such limit, as `SO_RCVBUFFORCE`. Default `net.ipv4.tcp_rmem`, and `net.core.rmem_default`
+    /// for datagrams.
     ReceiveBuffer = SOL_SOCKET 8, "SO_RCVBUF", Size,
         set ANY { check::rcvbuf(given, Some(sysctls.tcp.rmem_max))? }
         with receive_buffer(bytes: u32) { check::rcvbuf_of(bytes) }
@@ -212,7 +213,7 @@ options! {
         socket { check::show(socket.busy_poll().usecs.unwrap_or_else(|| cx.sysctls_of(net).busy_read)) };
 
     /// Upper bound of the rate at which segments are sent, in bytes per second. `None`, the
-    /// default, sets no bound; as a number, all ones in 32 or 64 bits set none.
+    /// default, sets no bound; in `setsockopt`, all ones in 32 or 64 bits set none.
     MaxPacingRate = SOL_SOCKET 47, "SO_MAX_PACING_RATE", IntOrLong,
         set ANY { check::max_pacing_rate(given)? }
         with max_pacing_rate(rate: Option<u64>) { check::pacing_rate(rate.unwrap_or(u64::MAX)) }
@@ -220,10 +221,11 @@ options! {
         get settings { check::show_max_pacing_rate(kept.tcp.max_pacing_rate) }
         tcb { check::show_max_pacing_rate(tcb.max_pacing_rate()) };
 
-    /// Number of a core. Among the listeners that share a port, the one with this number receives
-    /// the connections whose segments this core processes. With one listener and one accepting
-    /// thread per core, the threads share no state. Default none. Setting the option on a
-    /// connection has no effect; reading it returns the core that received the last segments.
+    /// Number of a core. Among the listeners or datagram sockets that share a port, those with this
+    /// number receive the connections or datagrams that this core processes. With one listener and
+    /// one accepting thread per core, the threads share no listener. Default none. Setting the
+    /// option has an effect only before `listen`, or before a datagram socket is bound; reading it
+    /// on a connection or datagram socket returns the core that received the last packets.
     IncomingCpu = SOL_SOCKET 49, "SO_INCOMING_CPU", Int,
         set ANY { check::core(given)? } with incoming_core(core: u16) { Some(CoreId(core)) }
         settings { kept.incoming_core = new } nowhere { () },
@@ -235,8 +237,9 @@ options! {
         get settings { MemoryInfo::of_none(&kept.tcp, sysctls).into() }
         socket { socket.memory_info(net, cx).into() };
 
-    /// States that a thread which stops polling will poll again soon. Until then, the interrupts of
-    /// the device's queue stay off, for at most the device's `gro_flush_timeout`. Default off.
+    /// States that a thread which stops polling will poll again soon. Until then, the worker does
+    /// not watch the core's queues (in Linux, their interrupts stay off), for at most the longest
+    /// `gro_flush_timeout` of the core's devices. Default off.
     PreferBusyPoll = SOL_SOCKET 69, "SO_PREFER_BUSY_POLL", Int,
         set ANY { check::flag(given)? } with prefer_busy_poll(on: bool) { on }
         settings { kept.busy_poll.prefer = new }
@@ -285,14 +288,15 @@ options! {
         } };
 
     /// Reports an ICMP error of an open connection at once. If off, the default, the error is
-    /// stored, and reported if a timer ends the connection.
+    /// stored, and reported if a timer ends the connection. A datagram socket queues the errors of
+    /// its IPv4 datagrams; if off, it gets only permanent errors, and only while it is connected.
     ReceiveError = IPPROTO_IP 11, "IP_RECVERR", ByteOrInt,
         set ANY { check::flag(given)? } with receive_error(on: bool) { on }
         settings { kept.tcp.receive_error = new } tcb { tcb.set_receive_error(new) },
         get settings { kept.tcp.receive_error.into() } tcb { tcb.receive_error().into() };
 
-    /// Path MTU that a connection currently assumes, in bytes. Without a connection, reading fails
-    /// with `ENOTCONN`.
+    /// Path MTU that a connection currently assumes, or of the route of a connected datagram
+    /// socket, in bytes. On other sockets, reading fails with `ENOTCONN`.
     PathMtu = IPPROTO_IP 14, "IP_MTU", Int,
         get settings { return Err(Errno::ENOTCONN) } tcb { check::show(tcb.path_mtu()) };
 
@@ -416,7 +420,7 @@ options! {
         socket { check::show(socket.settings().ipv6_fields().traffic_class) };
 
     /// Whether sent IPv6 packets carry a flow label. `net.ipv6.auto_flowlabels` selects the
-    /// default, and may force it.
+    /// default; with 0 or 3 the option has no effect.
     AutoFlowLabel = IPPROTO_IPV6 70, "IPV6_AUTOFLOWLABEL", Int,
         set ANY { Some(check::flag(given)?) } with auto_flow_label(on: bool) { Some(on) }
         settings { kept.ipv6.flow_label = new }
@@ -434,8 +438,9 @@ options! {
         get settings { kept.tcp.nodelay.into() } tcb { tcb.nodelay().into() };
 
     /// Largest payload of a segment in bytes, 88 to 32,767. The MSS option announces it, and sent
-    /// segments do not exceed it. As a number, 0 removes the limit. Default: the MTU of the route
-    /// decides.
+    /// segments do not exceed it; on a connection, setting it only limits sent segments. In
+    /// `setsockopt`, 0 removes the limit, but changes nothing on a connection. Default: the MTU of
+    /// the route decides.
     MaxSegment = IPPROTO_TCP 2, "TCP_MAXSEG", Int,
         set ANY { check::maxseg(given)? }
         with max_segment(bytes: u16) { Some(check::maxseg_of(bytes)) }
@@ -444,7 +449,8 @@ options! {
         get settings { check::show(kept.tcp.maxseg.map_or(MSS_DEFAULT, u64::from)) }
         tcb { check::show(tcb.mss()) };
 
-    /// Holds segments that are not full, for at most one retransmission timeout. Default off.
+    /// Holds segments that are not full, for at most 200 ms while nothing is in flight. Default
+    /// off.
     Cork = IPPROTO_TCP 3, "TCP_CORK", Int,
         set ANY { check::flag(given)? } with cork(on: bool) { on }
         settings { kept.tcp.cork = new } tcb { tcb.set_cork(new) },
@@ -488,8 +494,8 @@ options! {
         tcb { check::show(tcb.syn_retries().unwrap_or(cx.config.tcp_syn_retries)) };
 
     /// Time that a closed socket stays in FIN-WAIT-2, at most 120 seconds; with zero, the state
-    /// ends at once. As a number, 0 selects the sysctl's time, and a negative number ends the state
-    /// at once. Default `net.ipv4.tcp_fin_timeout`.
+    /// ends at once. In `setsockopt`, 0 selects the sysctl's time, and a negative number ends the
+    /// state at once. Default `net.ipv4.tcp_fin_timeout`.
     Linger2 = IPPROTO_TCP 8, "TCP_LINGER2", Seconds,
         set ANY { check::linger2(given)? }
         with linger2(time: Duration) { Some(time.min(check::LINGER2_MAX)) }
@@ -521,8 +527,8 @@ options! {
         get settings { OptionValue::Bytes(tcp_info::without_connection(state.of_tcp())) }
         tcb { OptionValue::Bytes(tcp_info::encode(&tcb.info_at(cx.now))) };
 
-    /// Sends ACKs at once. If off, ACKs wait for outgoing data from the beginning of the
-    /// connection. Default on.
+    /// On: sends a pending ACK at once, and ACKs do not wait for outgoing data. Off: they do, from
+    /// the beginning of the connection if set before. TCP may change the mode later. Default on.
     QuickAck = IPPROTO_TCP 12, "TCP_QUICKACK", Int,
         set ANY { check::flag(given)? } with quickack(on: bool) { on }
         settings { kept.tcp.pingpong = !new } tcb { tcb.set_quickack(new) },
@@ -624,18 +630,19 @@ options! {
 
     /// Limit of the connections that one source address may have with a listener, including
     /// half-open connections and those that wait for `accept`. The stack drops a SYN above the
-    /// limit without an answer (`SOURCE_LIMIT`, `ListenSourceLimit`). A connection counts until it
-    /// is closed on both sides or reset. Clients behind one NAT share an address. Forged SYNs can
-    /// use up the limit of another address with half-open connections, unless
-    /// `net.ipv4.tcp_syncookies` is 2. Each listener of a shared port counts separately. Default 0,
-    /// no limit.
+    /// limit without an answer (drop reason `SOURCE_LIMIT`, counter `ListenSourceLimit`). A
+    /// connection counts until it is closed on both sides or reset. Clients behind one NAT share an
+    /// address. Forged SYNs can use up the limit of another address with half-open connections,
+    /// unless `net.ipv4.tcp_syncookies` is 2. Each listener of a shared port counts separately.
+    /// Default 0, no limit.
     MaxPerSource = SOL_QUIETLINE 1, "QUIETLINE_MAX_PER_SOURCE", Int,
         set BEFORE { check::natural(given)? } with max_per_source(connections: u32) { connections }
         settings { kept.max_per_source = new } nowhere { () },
         get settings { check::show(kept.max_per_source) } socket { OptionValue::Int(0) };
 
     /// Time without progress after which a connection is reset, in whole seconds; zero sets no
-    /// limit. As a number, -1 selects the sysctl's time. Default `net.quietline.tcp_idle_timeout`.
+    /// limit. In `setsockopt`, -1 selects the sysctl's time. Default
+    /// `net.quietline.tcp_idle_timeout`.
     IdleTimeout = SOL_QUIETLINE 2, "QUIETLINE_IDLE_TIMEOUT", Seconds,
         set ANY { check::idle_timeout(given)? }
         with idle_timeout(time: Duration) { Some(Duration::from_secs(time.as_secs())) }

@@ -3,10 +3,12 @@
 //! Linux: struct tcp_info in include/uapi/linux/tcp.h, tcp_get_info. A program reads as many bytes
 //! as its version of the structure has; new fields are added only at the end.
 //!
-//! Times are in microseconds unless the field says otherwise. Windows and queues of the sender are
-//! in segments, those of the receiver in bytes. An unlimited rate is all ones. Three fields are
-//! always 0: `tcpi_last_ack_sent`, as in Linux, which does not record it; `tcpi_fackets`, as in
-//! Linux since RACK; and `tcpi_rehash`, because flows are not rehashed to other paths.
+//! Times are in microseconds, but those of `tcpi_last_*` and `tcpi_total_rto_time` in milliseconds.
+//! The congestion window, its threshold and the segments in flight (SACKed, lost, retransmitted)
+//! are in segments, the announced windows in bytes. An unlimited pacing rate is all ones. Three
+//! fields are always 0: `tcpi_last_ack_sent`, as in Linux, which does not record it;
+//! `tcpi_fackets`, as in Linux since RACK; and `tcpi_rehash`, because flows are not rehashed to
+//! other paths.
 
 use core::time::Duration;
 

@@ -1,8 +1,9 @@
 //! Values of socket options, and their bytes in `setsockopt` and `getsockopt`.
 //!
 //! Linux: the length checks of `sk_setsockopt`, `do_tcp_setsockopt`, `do_ip_setsockopt` and their
-//! counterparts: a value that is too short is `EINVAL`, bytes after the value are ignored, and the
-//! result of `getsockopt` is cut to the size of the buffer.
+//! counterparts: a value that is too short is `EINVAL` (options of IP also take a single byte),
+//! bytes after the value are ignored, and the result of `getsockopt` is cut to the size of the
+//! buffer.
 
 use core::time::Duration;
 use std::borrow::Cow;
@@ -16,9 +17,9 @@ const NAME_BYTES_MAX: usize = 16;
 /// Microseconds of a second.
 const MICROS: i64 = 1_000_000;
 
-/// Value of a socket option. Rust's integers, `bool`, `Duration`, strings and bytes convert into an
-/// `OptionValue`, so that `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works. A
-/// `Duration` becomes a number in the option's own unit.
+/// Value of a socket option. Integers, `bool`, `Duration`, strings and bytes convert into an
+/// `OptionValue`, so that `set_option(SocketOption::KeepIdle, Duration::from_secs(30))` works. For
+/// an option that is a number, a `Duration` becomes a number in the option's own unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OptionValue {
     /// A number, or a switch: 0 is off, any other number is on.
@@ -203,7 +204,7 @@ impl OptionValue {
 
     /// Returns the value in the form of `option`. A time becomes a linger time or a whole number of
     /// the option's unit, in which no time is 0. A size too large for an `int` becomes the largest
-    /// size.
+    /// size, and an unsigned number is limited to 32 bits.
     ///
     /// # Errors
     /// `EINVAL` for a time that is not a whole number of the option's unit, or is too long for an

@@ -12,7 +12,7 @@ use crate::sysctl::modes::{
     Preset, RxContext, RxDstMode,
 };
 
-/// Defines the codec of a closed enum, with one word for each value.
+/// Defines the codec of an enum, with one word for each value.
 macro_rules! words {
     ($(#[$doc:meta])* $codec:ident: $type:ident { $($value:ident = $word:literal,)* }) => {
         $(#[$doc])*

@@ -132,37 +132,37 @@ device_sysctls! {
     device {
         /// Time for which receive offload may hold segments to merge them with later ones, in
         /// nanoseconds; it is also the interval of polls while `napi_defer_hard_irqs` keeps the
-        /// descriptor unwatched. 0: segments are held until the end of the poll. Set it, for
-        /// example to 20000, if segments of a flow arrive in many small polls.
+        /// descriptor unwatched. 0: segments are held until a poll has emptied the queue. Set it,
+        /// for example to 20000, if segments of a flow arrive in many small polls.
         gro_flush_timeout: Duration = Duration::ZERO, Nanos 0..=1_000_000_000, Tune;
         /// Number of polls in a row that must find a queue empty, `gro_flush_timeout` apart, before
-        /// its descriptor is watched again. 0: after the first. Set it to trade CPU time for fewer
-        /// wake-ups under load.
+        /// its descriptor is watched again. 0: at once. Set it to trade CPU time for fewer wake-ups
+        /// under load.
         napi_defer_hard_irqs: u32 = 0, Number 0..=0x7fff_ffff, Tune;
-        /// Superframes on transmit: TCP builds packets of many segments, which the device or
-        /// software cuts into segments (`ethtool -K DEVICE gso`). Set 0 if single segments must
-        /// reach the device at their own times.
+        /// Superframes on transmit: TCP builds packets of many segments, and UDP of many datagrams
+        /// of one call, which the device or software cuts (`ethtool -K DEVICE gso`). Set 0 if
+        /// single segments must reach the device at their own times.
         gso: bool = true, Switch 0..=1, Operate;
         /// Receive offload: segments of one flow are merged into superframes (`ethtool -K DEVICE
         /// gro`). Loopback never merges, as in Linux. Set 0 to see every segment as it arrived.
         gro: bool = true, Switch 0..=1, Operate;
-        /// Size of IP packet that a merged superframe stays below, in bytes (`ip link set DEVICE
+        /// Merged superframes are IP packets of fewer bytes than this (`ip link set DEVICE
         /// gro_max_size`). Values above 65536 (BIG TCP) apply to IPv6 only; smaller ones apply to
         /// IPv4 too. Lower it to bound the delay of one packet.
         gro_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
-        /// Size of IPv4 packet that a merged superframe stays below, in bytes (`ip link set DEVICE
+        /// Merged IPv4 superframes are packets of fewer bytes than this (`ip link set DEVICE
         /// gro_ipv4_max_size`). `default` is the default of `gso_ipv4_max_size`. Differs from
         /// Linux, where it is 65536. Set 65536 if programs look into packets and read the length
         /// field, which is 0 in larger ones.
         gro_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
-        /// Size of IP packet that a transmitted superframe stays below, in bytes (`ip link set
-        /// DEVICE gso_max_size`); the device bounds it as well. Values above 65536 (BIG TCP) apply
-        /// to IPv6 only; smaller ones apply to IPv4 too. Lower it on slow links, so that one packet
+        /// Transmitted superframes are IP packets of fewer bytes than this (`ip link set DEVICE
+        /// gso_max_size`); the device bounds them as well. Values above 65536 (BIG TCP) apply to
+        /// IPv6 only; smaller ones apply to IPv4 too. Lower it on slow links, so that one packet
         /// delays others less.
         gso_max_size: u32 = GRO_BYTES_MAX, Number 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
-        /// Size of IPv4 packet that a transmitted superframe stays below, in bytes (`ip link set
-        /// DEVICE gso_ipv4_max_size`). `default` is the best known value of the device: 196608 for
-        /// a tap or tun with `vnet_hdr` if the kernel accepts it (Linux 6.6), 81920 for a wire (the
+        /// Transmitted IPv4 superframes are packets of fewer bytes than this (`ip link set DEVICE
+        /// gso_ipv4_max_size`). `default` is the best known value of the device: 196608 for a tap
+        /// or tun with `vnet_hdr` if the kernel accepts it (Linux 6.6), 81920 for a wire (the
         /// in-process link between two hosts), 65536 for others. Differs from Linux, where it is
         /// 65536. After the kernel had no memory for a larger one (`DeviceTxRefused`), superframes
         /// stay below 65536 until the device is taken down and up. Set 65536 if programs look into
@@ -170,9 +170,9 @@ device_sysctls! {
         gso_ipv4_max_size: Option<u32> = None, NumberOrDefault 1500..=BIG_TCP_BYTES_MAX as u64, Tune;
         /// Queueing discipline of every transmit queue, written as for `tc qdisc replace dev DEVICE
         /// root ...`, for example `tbf rate 100mbit burst 10kb latency 50ms`. `default` is
-        /// `net.core.default_qdisc` for a device with queues of its own, and `noqueue` for one that
-        /// never refuses a packet. A change drops the packets that wait in the old one. Set it to
-        /// limit the rate, to pace flows, or to keep queues short.
+        /// `net.core.default_qdisc` for a device whose packets may have to wait, and `noqueue` for
+        /// one that takes every packet at once. A change drops the packets that wait in the old
+        /// one. Set it to limit the rate, to pace flows, or to keep queues short.
         qdisc: Option<QdiscConfig> = None, Discipline WORDS, Operate;
         /// Number of packets that one band of `pfifo_fast` holds, or that wait without a discipline
         /// for a device that has no room (`ip link set DEVICE txqueuelen`). The bands keep their
@@ -183,7 +183,8 @@ device_sysctls! {
         /// the limit starves a device with late completions.
         bql_limit_min: u32 = 0, Number 0..=limits::BQL_LIMIT_MAX as u64, Tune;
         /// Upper bound of the byte queue limit, in bytes: a transmit queue hands over at most this
-        /// much before the device completes some (`byte_queue_limits/limit_max`). Lower it if
+        /// much before the device completes some (`byte_queue_limits/limit_max`). There is no limit
+        /// without a discipline, or for a device that completes packets at once. Lower it if
         /// packets wait too long inside the device.
         bql_limit_max: u32 = limits::BQL_LIMIT_MAX, Number 0..=limits::BQL_LIMIT_MAX as u64, Tune;
     }

@@ -67,7 +67,7 @@ proptest! {
 fn a_packet_with_df_is_returned() {
     let cx = &mut context();
     let (packet, _) = packet(cx, 3000, true);
-    let (reason, packet) = fragment(cx, packet, 1500).expect_err("it has DF");
+    let (reason, packet) = fragment(cx, packet, 1500).expect_err("the packet has DF");
     assert_eq!((reason, packet.len()), (DropReason::PacketTooBig, 3020));
     cx.pool.free(packet);
 }
@@ -77,7 +77,7 @@ fn a_partial_checksum_is_completed_before_the_cut() {
     let cx = &mut context();
     let (mut packet, mut payload) = packet(cx, 3000, false);
     payload[6..8].fill(0);
-    // The checksum field of UDP; nothing of a pseudo-header is in it.
+    // The checksum field of UDP, here without the sum of a pseudo-header.
     let at = IPV4_HEADER_LEN + 6;
     assert!(packet.require_linear(at + 2));
     packet.linear_mut()[at..at + 2].fill(0);

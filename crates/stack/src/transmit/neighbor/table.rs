@@ -59,8 +59,9 @@ const LOOKED_AT_MAX: usize = 16;
 /// flushes of cached routes that keep neighbors in use.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Minimum interval between two collections because of `gc_thresh2`, and time since the last change
-/// for which such a collection keeps an entry. Linux: 5 s in `neigh_alloc` and `neigh_forced_gc`.
+/// Minimum interval between two collections because of `gc_thresh2`. Such a collection also keeps
+/// the entries that have changed within this time. Linux: 5 s in `neigh_alloc` and
+/// `neigh_forced_gc`.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Minimum interval between two writes of `confirmed_ns`. All connections through a neighbor share
@@ -98,7 +99,7 @@ pub(crate) trait Upper: Send + Sync {
     /// Arms a timer that calls [`NeighborEntry::on_timer`] of `entry` at `at`.
     fn arm(&self, entry: Weak<NeighborEntry>, at: Instant);
 
-    /// Reports a host unreachable error to the connection that sent `packet` over `device`.
+    /// Reports a host unreachable error to the socket that sent `packet` over `device`.
     fn unreachable(&self, cx: &mut Cx, device: DeviceIndex, packet: &Packet);
 }
 
@@ -214,8 +215,8 @@ impl Entries {
     /// `gc_stale_time`, at most once per `gc_interval`, from a table of `gc_thresh1` entries or
     /// more.
     ///
-    /// Differs from Linux: the caller adds an entry. There is no timer (`neigh_periodic_work`), so
-    /// that an idle host sleeps.
+    /// Differs from Linux: the addition of an entry calls this function. There is no timer
+    /// (`neigh_periodic_work`), so that an idle host sleeps.
     fn collect_old(&mut self, now: Instant) {
         let NeighborConfig { gc_interval, gc_stale_time, gc_thresh1, .. } = self.config;
         let last = *self.aged_at.get_or_insert(now);
@@ -228,9 +229,9 @@ impl Entries {
         self.remove_where(usize::MAX, |state| state.is_old(now, gc_stale_time));
     }
 
-    /// Removes unused entries from a table beyond `gc_thresh2`, until it has no more than that, at
-    /// most once per [`FLUSH_INTERVAL`]. An entry that has changed within this time stays, unless
-    /// it failed. Linux: `neigh_forced_gc`.
+    /// Removes unused entries from a table that has reached `gc_thresh2`, until a new entry fits,
+    /// at most once per [`FLUSH_INTERVAL`]. An entry that has changed within this time stays,
+    /// unless it failed. Linux: `neigh_forced_gc`.
     fn flush(&mut self, now: Instant) {
         let limit = self.config.gc_thresh2 as usize;
         let last = self.flushed_at;

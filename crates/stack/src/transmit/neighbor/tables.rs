@@ -51,7 +51,7 @@ impl NeighborTables {
         self.v6.configure(sysctls.neigh_v6.clone());
     }
 
-    /// Removes all neighbors of `device`, because it is down.
+    /// Removes all neighbors of `device`, because the device is down.
     pub(crate) fn device_down(&self, cx: &mut Cx, device: DeviceIndex) {
         self.v4.device_down(cx, device);
         self.v6.device_down(cx, device);

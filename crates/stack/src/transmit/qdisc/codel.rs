@@ -25,7 +25,7 @@ pub(super) struct CodelParams {
 pub(super) struct Codel {
     /// Number of drops, which determines the interval to the next drop. When the dropping state is
     /// entered, the number starts at 1 or, soon after the last dropping state, at the number of
-    /// drops in that state after its first one.
+    /// drops in that state, not counting the first.
     count: u32,
     /// `count` when the dropping state was last entered.
     last_count: u32,
@@ -102,7 +102,7 @@ impl Codel {
     }
 
     /// Enters the dropping state. Soon after the last dropping state, `count` starts at the number
-    /// of drops in that state after its first one.
+    /// of drops in that state, not counting the first.
     fn enter_dropping(&mut self, params: &CodelParams, now: Instant) {
         self.dropping = true;
         let delta = self.count.saturating_sub(self.last_count);

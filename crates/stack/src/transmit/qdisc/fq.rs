@@ -1,5 +1,5 @@
 //! `fq`: fair queueing. Flows are served in turns, and a packet leaves no earlier than its
-//! departure time.
+//! departure time, unless it is a control packet.
 //!
 //! Linux: net/sched/sch_fq.c, tc-fq(8). Deficit round robin: each time a flow is served, it may
 //! send `quantum` bytes. A new flow has a larger credit and is served first, so that short
@@ -173,7 +173,7 @@ impl Fq {
         &mut self.stats
     }
 
-    /// Moves throttled flows whose departure time has come back to the round-robin lists.
+    /// Returns throttled flows to the round-robin lists once their departure time has come.
     fn release(&mut self, now: Instant) {
         while let Some(&Reverse((due, index))) = self.throttled.peek() {
             if due > now {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_beyond_the_limits_or_the_horizon_are_dropped() {
+    fn packets_beyond_the_limits_are_dropped_and_those_beyond_the_horizon_dropped_or_advanced() {
         let config = FqConfig { limit: 5, flow_limit: 3, ..FqConfig::default() };
         let mut bench = fq(config);
         for number in 0..4 {

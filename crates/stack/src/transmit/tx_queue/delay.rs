@@ -27,7 +27,7 @@ pub(super) struct DelayProbe {
 struct Watched {
     /// Value that `completed` has once the packet has completed.
     end: u64,
-    /// Departure time that the sender has chosen.
+    /// Departure time that the sender has chosen; with `fq_codel`, the time of the enqueue.
     departs: Instant,
 }
 

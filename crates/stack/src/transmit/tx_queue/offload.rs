@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use pkt::{Packet, PacketList, TxChecksum};
+use pkt::{GsoKind, Packet, PacketList, TxChecksum};
 
 use crate::{
     base::{counters::Counter, limits::BIG_TCP_BYTES_MAX},
@@ -29,6 +29,8 @@ pub(super) struct Offload {
     /// Length of the link header.
     pub(super) link_header: usize,
     tx_checksum: bool,
+    /// Whether the device accepts superframes of datagrams.
+    uso: bool,
     /// Length of the largest superframe that the device currently accepts
     /// ([`Device::superframe_max`](crate::device::Device::superframe_max)).
     superframe_max: AtomicU32,
@@ -47,6 +49,7 @@ impl Offload {
         let this = Self {
             link_header: caps.link.header_bytes(),
             tx_checksum: caps.tx_checksum,
+            uso: caps.uso,
             superframe_max: AtomicU32::new(caps.gso_max_bytes),
             tso_v4: AtomicUsize::new(0),
             tso_v6: AtomicUsize::new(0),
@@ -67,7 +70,7 @@ impl Offload {
         let [v4, v6] = [true, false].map(|v4| Dst::tso_limit(caps, max, v4) as usize);
         self.tso_v4.store(v4, Ordering::Relaxed);
         self.tso_v6.store(v6, Ordering::Relaxed);
-        let all = caps.tx_checksum && v4.min(v6) >= BIG_TCP_BYTES_MAX as usize;
+        let all = caps.tx_checksum && caps.uso && v4.min(v6) >= BIG_TCP_BYTES_MAX as usize;
         self.all.store(all, Ordering::Relaxed);
         self.superframe_max.swap(max, Ordering::Relaxed) != max
     }
@@ -103,6 +106,9 @@ impl Offload {
     pub(super) fn takes(&self, packet: &Packet) -> bool {
         if packet.meta().gso.segs <= 1 {
             return true;
+        }
+        if packet.meta().gso.kind == GsoKind::Udp && !self.uso {
+            return false;
         }
         let max = match packet.meta().protocol {
             ETHER_TYPE_IPV4 => &self.tso_v4,

@@ -106,8 +106,8 @@ impl TxState {
         }
     }
 
-    /// Drops all waiting packets and resets the byte limit, because the device is down and will
-    /// report no completions.
+    /// Drops all waiting packets and counts the bytes that the device holds as completed, because
+    /// it is down and will report no completions.
     pub(super) fn purge(&mut self, tx: &DeviceTx, queue: &TxQueue, cx: &mut Cx) {
         self.apply_settings(tx, cx);
         self.take_incoming(tx, queue, cx);

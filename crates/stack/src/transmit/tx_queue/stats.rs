@@ -2,7 +2,7 @@
 //! sysfs.
 //!
 //! A thread that reads the statistics owns the queue for a short time, as a sender does, and runs
-//! the queue before it releases it.
+//! the queue before the release.
 
 use std::{fmt, string::String, vec::Vec};
 

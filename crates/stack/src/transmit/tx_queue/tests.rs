@@ -134,6 +134,7 @@ impl Bench {
             tx_checksum: true,
             tso4: true,
             tso6: true,
+            uso: false,
             gso_max_bytes: BIG_TCP_BYTES_MAX,
             async_completion,
             ..Capabilities::plain("few", 1500, LinkType::Ip)
@@ -266,8 +267,8 @@ fn waiting_packets_are_freed_with_their_host() {
     }
 }
 
-/// A second thread that finds the queue owned does not wait. The owner sends the packets of this
-/// thread at once.
+/// A second thread that finds the queue owned does not wait. The owner sends the packets of the
+/// second thread at once.
 #[test]
 fn the_owner_sends_the_packets_of_other_threads() {
     for qdisc in ["pfifo_fast", "fq", "fq_codel", "tbf rate 1gbit burst 10kb limit 10kb"] {

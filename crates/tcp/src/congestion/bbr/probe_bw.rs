@@ -19,7 +19,7 @@ const PROBE_WAIT_RANDOM_US: u32 = 1_000_000;
 /// shorter: the number of rounds in which Reno would fill the same window.
 const RENO_ROUNDS_MAX: u32 = 63;
 
-/// BBR.Headroom: percentage of `inflight_hi` that is left to other flows in Cruise.
+/// BBR.Headroom: percentage of `inflight_hi` that is left to other flows in Cruise and ProbeRTT.
 const HEADROOM: u64 = 15;
 
 /// Largest value of `probe_up_rounds`, from which on the growth of `inflight_hi` does not double
@@ -91,8 +91,8 @@ impl Bbr {
             && sample.in_flight <= self.inflight(window, self.max_bw.value(), 100)
     }
 
-    /// BBRIsTimeToGoDown: whether the bandwidth has stopped growing although the window does not
-    /// limit it.
+    /// BBRIsTimeToGoDown: whether the bandwidth has stopped growing although `inflight_hi` does not
+    /// limit the flow.
     fn is_time_to_go_down(&mut self, window: &Window, sample: &ModelSample<'_>) -> bool {
         if sample.is_cwnd_limited && window.cwnd >= self.inflight_hi {
             self.reset_full_bw();
@@ -145,9 +145,9 @@ impl Bbr {
         self.raise_inflight_hi_slope(window);
     }
 
-    /// Sets `inflight_hi` to the flight of a probe that caused too many losses or a mark. Otherwise
-    /// raises `inflight_hi`, if it is set, to at least the flight of the sample
-    /// (BBRAdaptUpperBounds).
+    /// Sets `inflight_hi` to the flight of a probe that caused too many losses or a mark. Without
+    /// excessive losses raises `inflight_hi`, if it is set, to at least the flight of the sample,
+    /// and in Up further (BBRAdaptUpperBounds).
     fn adapt_upper_bounds(&mut self, window: &Window, sample: &ModelSample<'_>, rng: &mut Rng) {
         if self.ack_phase == AckPhase::ProbeStarting && self.round_start {
             self.ack_phase = AckPhase::ProbeFeedback;
@@ -222,7 +222,7 @@ impl Bbr {
         }
     }
 
-    /// Processes the first loss since the previous ACK that exceeded LossThresh
+    /// Processes the first loss that exceeded LossThresh since the previous ACK
     /// (BBRHandleLostPacket).
     pub(super) fn on_losses(&mut self, window: &Window, sample: &ModelSample<'_>, rng: &mut Rng) {
         let Some(loss) = sample.excessive_loss.filter(|_| self.probing) else { return };

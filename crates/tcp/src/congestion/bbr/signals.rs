@@ -1,6 +1,6 @@
 //! Signals that the model takes from ACKs: rounds, bandwidth, losses, aggregation.
 //!
-//! draft-ietf-ccwg-bbr §5.5. Above: `Bbr::on_ack`, in this order.
+//! draft-ietf-ccwg-bbr §5.5. Above: `Bbr::on_ack`.
 
 use pkt::Instant;
 
@@ -31,7 +31,7 @@ impl MaxBw {
     }
 }
 
-/// Rounds in each of the two windows over which aggregation is measured.
+/// Rounds in each of the two windows over which aggregation is measured, once the pipe was filled.
 const AGGREGATION_ROUNDS: u32 = 5;
 
 /// Excess of the bytes acknowledged at once over the bytes that the bandwidth explains (§5.5.9).
@@ -106,7 +106,7 @@ impl Bbr {
         }
     }
 
-    /// At the end of a round, starts the delivery of the next round with this sample
+    /// At the end of a round, resets the delivery to this sample, the first one of the next round
     /// (BBRAdvanceLatestDeliverySignals).
     pub(super) fn advance_latest_delivery(&mut self, sample: &ModelSample<'_>) {
         if self.loss_round_start {

@@ -1,5 +1,5 @@
-//! Startup and Drain: the window doubles until the bandwidth stops growing, then the resulting
-//! queue is drained.
+//! Startup and Drain: the window doubles in each round until the bandwidth stops growing, then the
+//! resulting queue is drained.
 //!
 //! draft-ietf-ccwg-bbr §5.3.1, §5.3.2.
 

@@ -178,7 +178,7 @@ fn a_lower_bandwidth_replaces_the_estimate_within_sixteen_seconds() {
 }
 
 #[test]
-fn probe_rtt_measures_with_a_small_flight_every_five_seconds() {
+fn probe_rtt_begins_within_six_seconds_and_keeps_the_flight_small_for_200_ms() {
     let mut path = Path::new(12_500_000);
     path.run_until(30, Phase::Cruise);
     // The queue of another flow hides the round-trip time.
@@ -257,7 +257,7 @@ fn losses_on_six_acks_of_a_round_end_startup() {
 }
 
 #[test]
-fn marks_in_two_rounds_end_startup() {
+fn marks_in_consecutive_rounds_end_startup() {
     let mut path = Path::new(u64::from(u32::MAX));
     for _ in 0..3 {
         path.round(false);

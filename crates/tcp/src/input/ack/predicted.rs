@@ -1,7 +1,7 @@
 //! Fast path of the fifth step, the ACK field, for a segment that passed header prediction. The
-//! segment acknowledges the only segment in flight, or nothing is in flight and no retransmission
-//! timer runs; in both cases no loss recovery is in progress. Request-response traffic and
-//! receivers of one-way data use this fast path.
+//! segment acknowledges the only queue entry in flight, or nothing is in flight and no
+//! retransmission timer runs; in both cases no loss recovery is in progress. Request-response
+//! traffic and receivers of one-way data use this fast path.
 //!
 //! [`super::process`] is the slow path. Under the conditions checked by [`process`] most of its
 //! steps change nothing, and this file contains the others; `tests::fast_path` compares the results
@@ -67,11 +67,13 @@ fn note_app_limited(tcb: &mut Tcb) {
     }
 }
 
-/// Returns whether the fast path applies to an ACK of new data: one entry, sent once, is in flight,
-/// and the ACK covers it. SACK is agreed, and the peer's window is no new maximum. No loss recovery
-/// or probe is in progress, no reduction has been proved spurious, no urgent data is pending, and
-/// TCP Small Queues did not end the last transmission. The congestion window was not full, so it
-/// does not grow, and no model-based algorithm needs a sample.
+/// Returns whether the fast path applies to an ACK of new data: one entry without FIN, sent once,
+/// is in flight, none of its bytes or later ones were reported before, and the ACK covers it. SACK
+/// is agreed, and the peer's window is no new maximum. No loss recovery or probe is in progress, no
+/// path MTU search exists, no reduction has been proved spurious, no urgent data is pending, the
+/// persist timer does not run, and TCP Small Queues did not end the last transmission. The
+/// congestion window was not full, so it does not grow, and the algorithm counts no delivered
+/// bytes.
 #[inline]
 fn is_predicted(tcb: &Tcb, ack: SeqNum) -> bool {
     const WATCHED: TcbFlags = TcbFlags::SACK

@@ -1,4 +1,4 @@
-//! Recovery with SACK: RACK detects losses, and PRR controls the window.
+//! Recovery with SACK: RACK detects losses, and PRR controls the window (except with BBR).
 //!
 //! Above: `recovery::on_ack` and the reordering timer. RFC 8985, RFC 6675 (pipe), RFC 6937bis;
 //! Linux: tcp_fastretrans_alert, tcp_rack_reo_timeout.

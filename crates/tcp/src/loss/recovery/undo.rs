@@ -8,8 +8,8 @@
 //! An undo requires one of three kinds of evidence. First: an ACK of new data echoes a timestamp
 //! from before the first retransmission, so an original arrived. Second: the peer reports every
 //! retransmission as a duplicate. Third: after a timeout, data that was sent once and counted as
-//! lost is acknowledged. To obtain the third kind, F-RTO sends new data instead of the second
-//! retransmission, and examines which data the next ACK covers.
+//! lost is acknowledged or SACKed. To obtain the third kind, F-RTO sends new data instead of the
+//! second retransmission, and examines which data the next ACK covers.
 //!
 //! Differs from RFC 5682: F-RTO runs with SACK only; without SACK only timestamps detect a spurious
 //! timeout.

@@ -20,8 +20,8 @@ const MSS_UNKNOWN: u16 = 536;
 
 impl Request {
     /// Answers a SYN with a cookie and keeps no request (RFC 4987 §3.6). The caller uses it when
-    /// the SYN queue is full. The SYN-ACK is in `cx.out`. `codepoint` is the ECN field of the SYN's
-    /// IP header.
+    /// the SYN queue is full, or for every SYN if `tcp_syncookies` is 2. The SYN-ACK is in
+    /// `cx.out`. `codepoint` is the ECN field of the SYN's IP header.
     ///
     /// # Errors
     ///

@@ -130,8 +130,8 @@ pub(super) fn trim(packet: &mut Packet, skip: u32, len: u32) {
     packet.truncate(len as usize);
 }
 
-/// Returns a packet's length, which fits because no packet is longer than a superframe (64 KB and
-/// more, far below 2^32 bytes).
+/// Returns a packet's length, which fits because no packet is longer than a superframe (a packet of
+/// several segments: 64 KB and more, far below 2^32 bytes).
 pub(super) fn payload_len(packet: &Packet) -> u32 {
     u32::try_from(packet.len()).unwrap_or(u32::MAX)
 }

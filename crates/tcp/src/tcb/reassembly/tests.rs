@@ -1,5 +1,5 @@
 //! Tests of the out-of-order queue, with fixed packets and against a model that has one flag per
-//! byte. They also check packet memory for leaks.
+//! byte. Most of them also check packet memory for leaks.
 
 use std::vec::Vec;
 

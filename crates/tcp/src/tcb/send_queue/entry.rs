@@ -17,13 +17,14 @@ bitflags! {
     pub(crate) struct EntryFlags: u8 {
         /// The FIN follows the entry's data and takes one sequence number.
         const FIN = 1;
-        /// The application ended a write after this data: the segment carries PSH.
+        /// The segment carries PSH, usually because the application ended a write after this data.
         const PSH = 1 << 1;
         /// The last transmission is considered lost.
         const LOST = 1 << 2;
         /// Retransmitted, and the copy is assumed to be in flight (Linux `TCPCB_SACKED_RETRANS`).
         const RETRANSMITTED = 1 << 3;
-        /// Retransmitted at least once: the entry gives no RTT sample (Karn's algorithm).
+        /// Retransmitted at least once: its transmission time gives no RTT sample (Karn's
+        /// algorithm).
         const EVER_RETRANSMITTED = 1 << 4;
         /// Reported by SACK: the peer has the data, but may still discard it (RFC 2018 §8).
         const SACKED = 1 << 5;

@@ -11,7 +11,7 @@
 //! | `LOST` | The entry is retransmitted | `LOST`, `RETRANSMITTED` |
 //! | `RETRANSMITTED`, with or without `LOST` | The retransmission is detected as lost | `LOST` |
 //! | `LOST`, with or without `RETRANSMITTED` | The loss proves wrong | without `LOST` |
-//! | `LOST`, `RETRANSMITTED` or both | Recovery ends or is undone | none |
+//! | `LOST`, `RETRANSMITTED` or both | Without SACK: recovery or CWR ends, or recovery is undone | none |
 //! | `SACKED` | The peer reneges: it has discarded data that it had reported | none |
 //!
 //! A `SACKED` entry has neither of the other marks. `RETRANSMITTED` alone marks an entry that a
@@ -182,7 +182,8 @@ impl SendQueue {
         self.lost_bytes > 0
     }
 
-    /// Clears the marks `LOST` and `RETRANSMITTED` when recovery has ended or was undone.
+    /// Clears the marks `LOST` and `RETRANSMITTED` when, without SACK, recovery or CWR has ended or
+    /// recovery was undone.
     pub(crate) fn clear_marks(&mut self) {
         self.retransmitted.clear();
         self.scan_from = None;

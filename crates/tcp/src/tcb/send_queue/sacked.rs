@@ -1,7 +1,8 @@
 //! Ranges of the send queue that the peer has reported by SACK, sorted and disjoint.
 //!
-//! Above: `send_queue`, whose entries hold the same information as the flag `SACKED`.
-//! RFC 6675 §4. Linux has no counterpart and traverses the queue.
+//! Above: `send_queue`, whose entries hold the same information as the flag `SACKED`. RFC 6675 §4.
+//! Linux has no counterpart: it searches the queue, and remembers the blocks of the last ACK
+//! (tcp_sacktag_write_queue).
 //!
 //! A peer repeats its blocks in every ACK, and a hostile peer sends them in any order. The ranges
 //! show which part of a block is new, so that entries that are already marked need no visit: an ACK

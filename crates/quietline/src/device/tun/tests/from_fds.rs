@@ -15,7 +15,7 @@ use crate::{Stack, TcpListener as OurListener};
 /// Returns descriptors as another program would pass them: attached, blocking, and with no other
 /// option set.
 fn opened(config: &TunConfig) -> Vec<OwnedFd> {
-    let (_, queues) = open_queues(config).expect("queues");
+    let (_, queues, _) = open_queues(config).expect("queues");
     let queues = queues.into_vec();
     for fd in &queues {
         let flags = fcntl_getfl(fd).expect("flags");
@@ -91,12 +91,12 @@ fn an_error_names_the_unusable_descriptor() {
         assert!(text.contains("no interface is attached"), "{text}");
         let text = refused(TunKind::Tun, opened(&TunConfig::tap("ql0")));
         assert!(text.contains("\"ql0\", a tap") && text.contains("IFF_TUN"), "{text}");
-        let (_, one) = open_queues(&TunConfig::tap("ql1")).expect("queues");
-        let (_, other) = open_queues(&TunConfig::tap("ql2")).expect("queues");
+        let (_, one, _) = open_queues(&TunConfig::tap("ql1")).expect("queues");
+        let (_, other, _) = open_queues(&TunConfig::tap("ql2")).expect("queues");
         let mixed: Vec<_> = one.into_vec().into_iter().chain(other).collect();
         let text = refused(TunKind::Tap, mixed);
         assert!(text.contains("one interface"), "{text}");
-        let (_, one) = open_queues(&TunConfig::tap("ql3")).expect("queues");
+        let (_, one, _) = open_queues(&TunConfig::tap("ql3")).expect("queues");
         let twice = vec![one[0].try_clone().expect("a copy"), one[0].try_clone().expect("a copy")];
         let text = refused(TunKind::Tap, twice);
         assert!(text.contains("IFF_MULTI_QUEUE"), "{text}");

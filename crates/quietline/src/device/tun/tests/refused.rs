@@ -37,6 +37,7 @@ fn tun_of(queue: OwnedFd) -> Arc<Tun> {
         tx_checksum: true,
         tso4: true,
         tso6: true,
+        uso: false,
         gso_max_bytes: BIG_TCP_BYTES_MAX,
         jumbo6: false,
         ..Capabilities::plain("ql0", 1500, LinkType::Ip)

@@ -229,8 +229,8 @@ impl Held {
         joins.then(|| new.next())
     }
 
-    /// Whether the transport checksum of a recognized segment is valid. Only the header words that
-    /// may differ are read.
+    /// Whether the transport checksum of a recognized segment is valid. Without a sum or verdict of
+    /// the device, only the payload and the header words that may differ are summed.
     #[inline]
     pub(in crate::receive::gro) fn checksum_holds(
         &self,

@@ -6,10 +6,9 @@ use super::*;
 /// Payload length: odd, and longer than the linear part of a packet.
 const LEN: u32 = 501;
 
-/// Returns bytes, checksum state, and number and size of the segments of the
-/// packets delivered when `frames` arrive in one poll. With `apart`, headers are linear and the
-/// payload is in pages, as from a device with header split. The word comparison recognizes only
-/// such frames; others are parsed.
+/// Passes `frames` to GRO in one poll, and returns the bytes, the checksum state and the GSO fields
+/// of each delivered packet. With `apart`, headers are linear and the payload is in pages, as from
+/// a device with header split. The word comparison recognizes only such frames; others are parsed.
 fn judged(
     bench: &mut Bench,
     frames: [&[u8]; 2],

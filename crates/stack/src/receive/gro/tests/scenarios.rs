@@ -172,7 +172,7 @@ fn a_superframe_counts_as_one_packet_or_as_its_segments() {
         assert_eq!(
             bench.lists.len(),
             at_once,
-            "{exit:?}: nine segments did not fill the list of eight"
+            "{exit:?}: the list of eight was not delivered exactly when it was full"
         );
         bench.complete();
         assert_eq!(bench.lists, lists, "{exit:?}");
@@ -181,11 +181,10 @@ fn a_superframe_counts_as_one_packet_or_as_its_segments() {
     }
 }
 
-/// A poll that used its whole weight flushes the list, and completes the packets that arrived
-/// before the present millisecond. The next poll, which finds the queue empty, completes the
-/// others, too.
+/// A poll that used its whole weight completes the packets held since an earlier millisecond. The
+/// others stay held.
 #[test]
-fn a_full_poll_flushes_the_list_and_the_next_poll_the_held_packets() {
+fn a_full_poll_completes_only_packets_held_since_an_earlier_millisecond() {
     let mut bench = Bench::new(GroExit::UnifiedListSegments);
     bench.mode.batch = 1000;
     for index in 0..64 {
@@ -281,7 +280,7 @@ fn a_busy_poll_cycle_without_frames_delivers_held_packets() {
     bench.receive(&Frame { id: 1, ..Frame::new(1, MSS, MSS) }.with(P));
     bench.gro.end_cycle(&bench.cx, &bench.mode, BusyPollFlush::None, 1);
     bench.drain();
-    assert_eq!(bench.up.len(), 1, "the list was not flushed");
+    assert_eq!(bench.up.len(), 1, "the list was flushed in the mode `None`");
     bench.gro.end_cycle(&bench.cx, &bench.mode, BusyPollFlush::RxListPerCycle, 1);
     bench.drain();
     assert_eq!(bench.up.len(), 2);

@@ -195,8 +195,8 @@ impl Link {
         Some(address)
     }
 
-    /// Removes routers, prefixes and addresses whose lifetime has ended. Returns the removed
-    /// addresses.
+    /// Removes routers, prefixes, addresses, DNS servers and domains whose lifetime has ended.
+    /// Returns the removed addresses.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Ipv6Addr> {
         self.routers.retain(|(_, until)| *until > now);
         self.prefixes.retain(|(_, until)| *until > now);
@@ -278,7 +278,8 @@ impl Link {
 
 impl AutoAddress {
     /// Sets the lifetimes that a router announces for the prefix. An advertisement cannot reduce
-    /// the remaining valid lifetime below two hours, and a temporary address keeps its bounds.
+    /// the remaining valid lifetime below two hours, nor at all if it is shorter already, and a
+    /// temporary address keeps its bounds.
     fn extend(&mut self, now: Instant, preferred: Instant, valid: Instant) {
         let bound = |until: Instant, bound: fn(Bounds) -> Instant| {
             self.temporary.map_or(until, |bounds| until.min(bound(bounds)))

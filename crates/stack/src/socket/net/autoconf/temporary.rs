@@ -13,8 +13,8 @@ use tcp::Rng;
 use super::link::{ADDRESSES_MAX, AutoAddress, Link};
 use crate::{base::interface_id::random_address, sysctl::Sysctls};
 
-/// Time before the end of the preferred lifetime at which the next address is formed
-/// (REGEN_ADVANCE of RFC 8981 §3.8, with three attempts of one probe a second).
+/// Time before the end of the preferred lifetime at which the next address is formed (REGEN_ADVANCE
+/// of RFC 8981 §3.8: 2 s, and three attempts of one probe a second).
 const ADVANCE: Duration = Duration::from_secs(5);
 
 /// Bounds of the lifetimes of a temporary address, set when it is formed.
@@ -137,7 +137,10 @@ mod tests {
         let (mut link, sysctls, mut rng) = (link(u32::MAX, u32::MAX), sysctls("2"), Rng::new(1));
         let [first] = link.renew_temporary(at(0), &sysctls, &mut rng)[..] else { panic!() };
         assert_eq!(first.segments()[..4], [0x2001, 0x0db8, 0, 0]);
-        assert!(link.renew_temporary(at(0), &sysctls, &mut rng).is_empty(), "there is one");
+        assert!(
+            link.renew_temporary(at(0), &sysctls, &mut rng).is_empty(),
+            "a second address was formed"
+        );
         let bounds = link.addresses[1].temporary.unwrap();
         let day = at(24 * HOUR);
         assert!((at(24 * HOUR - 600)..=day).contains(&bounds.preferred_until), "{bounds:?}");
@@ -157,7 +160,10 @@ mod tests {
     #[test]
     fn lifetimes_end_with_those_of_the_prefix_and_are_never_extended_beyond_their_bounds() {
         let (mut link, sysctls, mut rng) = (link(9000, 4), sysctls("1"), Rng::new(1));
-        assert!(link.renew_temporary(at(0), &sysctls, &mut rng).is_empty(), "too short");
+        assert!(
+            link.renew_temporary(at(0), &sysctls, &mut rng).is_empty(),
+            "an address was formed with too short a lifetime"
+        );
         announce(&mut link, at(0), 9000, 8000);
         assert_eq!(link.renew_temporary(at(0), &sysctls, &mut rng).len(), 1);
         let ends = |link: &Link| (link.addresses[1].preferred_until, link.addresses[1].valid_until);

@@ -121,9 +121,8 @@ fn datagrams_differ_by_each_field_of_their_key() {
     }
 }
 
-/// A copy of a fragment, or a part of one, adds nothing; the datagram goes on.
 #[test]
-fn duplicates_are_dropped_alone() {
+fn a_duplicate_is_dropped_and_its_datagram_stays() {
     let mut bench = Bench::new();
     bench.give(key(1, 7), 0, 800, true);
     for (offset, end) in [(0, 800), (0, 400), (400, 800), (80, 160)] {
@@ -131,7 +130,7 @@ fn duplicates_are_dropped_alone() {
         assert_eq!(refused(&effect), Some(DropReason::FragmentDuplicate));
         assert_eq!(reasons(&effect), []);
     }
-    // Of two fragments in a row, too.
+    // A copy of parts of two adjacent fragments is a duplicate, too.
     bench.give(key(1, 7), 800, 1600, true);
     let effect = bench.give(key(1, 7), 400, 1200, true);
     assert_eq!((refused(&effect), reasons(&effect)), (Some(DropReason::FragmentDuplicate), vec![]));
@@ -193,8 +192,8 @@ fn a_teardrop_ends_its_datagram() {
 }
 
 #[test]
-fn contradictions_of_the_end_end_the_datagram() {
-    // The end is known: behind it, before it, and another one.
+fn fragments_that_disagree_about_the_length_end_their_datagram() {
+    // The end is known; a fragment reaches beyond it, or ends the datagram earlier or later.
     for (offset, end, more) in [(1600, 2400, true), (800, 1200, false), (1600, 2400, false)] {
         let mut bench = Bench::new();
         bench.give(key(1, 7), 1200, 1600, false);
@@ -300,7 +299,7 @@ fn fragments_too_far_apart_belong_to_different_datagrams() {
     }
     assert!(
         bench.give(key(1, 7), 8, 16, false).whole.is_some(),
-        "another source's fragments count"
+        "fragments of another source were counted"
     );
 }
 
@@ -323,7 +322,7 @@ fn a_flood_of_one_source_ends_its_own_datagrams() {
         bench.give(key(1, 7), 1480, 1500, false).whole.is_some(),
         "the first source's datagram was dropped"
     );
-    // The flood's oldest went first.
+    // The oldest datagrams of the flood were dropped first.
     assert!(bench.give(key(2, 999), 1480, 1500, false).whole.is_some());
     assert!(bench.give(key(2, 0), 1480, 1500, false).whole.is_none());
 }

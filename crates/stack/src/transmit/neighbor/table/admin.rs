@@ -55,7 +55,7 @@ impl NeighborTable {
     }
 
     /// Returns the entry of a broadcast or multicast address, whose link address is known without
-    /// resolution (Linux: NUD_NOARP).
+    /// resolution (Linux: NUD_NOARP), and creates it if necessary.
     pub(crate) fn group_entry(
         &self,
         key: Key,
@@ -78,7 +78,7 @@ impl NeighborTable {
     /// drops waiting packets. Returns false if there is no entry, or if the entry is in state NONE.
     ///
     /// Differs from Linux, which unlinks the entry: here it stays in state NONE until it is
-    /// collected, because cached routes refer to it and use it to resolve the address again.
+    /// collected, because cached route entries refer to it and use it to resolve the address again.
     pub(crate) fn delete(&self, cx: &mut Cx, key: Key) -> bool {
         let (entry, actions) = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);

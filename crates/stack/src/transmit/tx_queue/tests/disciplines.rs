@@ -59,7 +59,7 @@ fn packets_that_bypass_an_empty_discipline_are_counted() {
     let mut bench = Bench::new(false, "pfifo_fast");
     bench.room(200);
     let _ = bench.xmit(0..99);
-    assert_eq!(bench.sent().1, 1, "one transmit call");
+    assert_eq!(bench.sent().1, 1, "the list took more than one transmit call");
     assert_eq!(bench.stats().stats.bytes, 9900);
     bench.finish();
 }
