@@ -23,7 +23,8 @@ mod tests {
     fn stacks_with(intercept: Intercept) -> (Stack, Stack) {
         let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
         let at = |builder: StackBuilder, v4: &str, v6: &str| {
-            builder.address(v4.parse().unwrap()).address(v6.parse().unwrap())
+            let builder = builder.address(v4.parse().unwrap()).address(v6.parse().unwrap());
+            builder.sysctl("net.ipv6.conf.all.dad_transmits", "0")
         };
         let client = at(Stack::builder().device(left), "10.0.0.1/24", "fd00::1/64")
             .gateway("10.0.0.2".parse().unwrap())
