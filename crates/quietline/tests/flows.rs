@@ -19,6 +19,13 @@ mod tests {
     const TARGET: &str = "192.0.2.80:443";
     const TARGET_V6: &str = "[2001:db8::80]:443";
 
+    /// Every flow may be passed to another thread.
+    const _: () = {
+        const fn is_send<T: Send>() {}
+        is_send::<Flow>();
+        is_send::<asynchronous::Flow>();
+    };
+
     /// A client whose default route leads to a stack that intercepts.
     fn stacks_with(intercept: Intercept) -> (Stack, Stack) {
         let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
