@@ -233,11 +233,11 @@ mod tests {
         let Flow::Echo(ping) = flows.next().unwrap() else { panic!("no ping") };
         drop(ping);
         assert_eq!(gate.counters().get("FLOW_IGNORED"), Some(1));
-        // Only a connected socket learns of errors.
+        // Only a connected socket learns of errors, and only of permanent ones.
         socket.connect("192.0.2.1".parse().unwrap()).unwrap();
         socket.send(&message).unwrap();
         let Flow::Echo(ping) = flows.next().unwrap() else { panic!("no ping") };
-        ping.unreachable(Unreachable::Host);
+        ping.unreachable(Unreachable::Prohibited);
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!(socket.recv_from(&mut buf).unwrap_err().kind(), ErrorKind::HostUnreachable);
     }
