@@ -1,10 +1,8 @@
-//! Every flow that a tun brings goes out by the sockets of this process: a namespace with network
-//! access, but without NAT and without privileges of its own. It needs root.
+//! Every flow that a tun brings goes out by the kernel's sockets of this process. It needs root.
 //!
-//! A thread makes a network namespace that has nothing but the tun. The clients run there; TCP and
-//! UDP flows to any address continue as sockets in the namespace of the program, and a ping is
-//! answered in the place of its destination. The address of the stack, 10.0.2.2, stands for the
-//! loopback address of the program's namespace, where this example has its servers.
+//! The clients run in a network namespace that has nothing but the tun. Their TCP and UDP flows go
+//! on outside of it, and pings are answered here. The address of the stack, 10.0.2.2, stands for
+//! the loopback address outside, where this example has its servers.
 //!
 //! Run it with `sudo -E cargo run -p quietline --example tun2direct`. It prints:
 //!
@@ -76,13 +74,13 @@ fn go_out(flow: Flow) {
 }
 
 /// Dials first, so that the client gets the error of the dial.
-fn connect(request: TcpRequest) -> io::Result<()> {
+fn connect(request: TcpRequest) {
     match TcpStream::connect(outside(request.destination())) {
-        Ok(out) => relay(&request.accept()?, &out, &RelayLimits::default()).map(drop),
-        Err(error) => {
-            request.refuse(&error);
-            Ok(())
+        Ok(out) => {
+            let inside = request.accept();
+            let _ = inside.map(|inside| relay(&inside, &out, &RelayLimits::default()));
         }
+        Err(error) => request.refuse(&error),
     }
 }
 
@@ -141,7 +139,6 @@ fn try_out([tcp, udp]: [u16; 2]) -> io::Result<()> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     println!("tcp: the server has received {answer}");
-    // Port 1 of the program's namespace has no server.
     let error = TcpStream::connect((GATEWAY, 1)).expect_err("the port has no server");
     println!("refused: {}", error.to_string().split(" (").next().unwrap_or_default());
     let output = Command::new("ping").args(["-c1", "-W5", "192.0.2.1"]).output()?;

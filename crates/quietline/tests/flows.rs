@@ -19,11 +19,19 @@ mod tests {
     const TARGET: &str = "192.0.2.80:443";
     const TARGET_V6: &str = "[2001:db8::80]:443";
 
+    /// Every flow may be passed to another thread.
+    const _: () = {
+        const fn is_send<T: Send>() {}
+        is_send::<Flow>();
+        is_send::<asynchronous::Flow>();
+    };
+
     /// A client whose default route leads to a stack that intercepts.
     fn stacks_with(intercept: Intercept) -> (Stack, Stack) {
         let (left, right) = Wire::pair(&WireConfig::default()).unwrap();
         let at = |builder: StackBuilder, v4: &str, v6: &str| {
-            builder.address(v4.parse().unwrap()).address(v6.parse().unwrap())
+            let builder = builder.address(v4.parse().unwrap()).address(v6.parse().unwrap());
+            builder.sysctl("net.ipv6.conf.all.dad_transmits", "0")
         };
         let client = at(Stack::builder().device(left), "10.0.0.1/24", "fd00::1/64")
             .gateway("10.0.0.2".parse().unwrap())
@@ -225,9 +233,12 @@ mod tests {
         let Flow::Echo(ping) = flows.next().unwrap() else { panic!("no ping") };
         drop(ping);
         assert_eq!(gate.counters().get("FLOW_IGNORED"), Some(1));
-        socket.send_to(&message, "192.0.2.1".parse().unwrap()).unwrap();
+        // Only a connected socket learns of errors, and only of permanent ones.
+        socket.connect("192.0.2.1".parse().unwrap()).unwrap();
+        socket.send(&message).unwrap();
         let Flow::Echo(ping) = flows.next().unwrap() else { panic!("no ping") };
-        ping.unreachable(Unreachable::Host);
+        ping.unreachable(Unreachable::Prohibited);
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!(socket.recv_from(&mut buf).unwrap_err().kind(), ErrorKind::HostUnreachable);
     }
 

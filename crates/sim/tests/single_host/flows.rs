@@ -325,7 +325,7 @@ fn a_thousand_syns_with_a_reset_each_leave_nothing_behind() {
 #[test]
 fn a_thousand_unanswered_dials_delay_no_other_flow() {
     let lapse = |dials: u16| {
-        let mut rig = rig_with(Intercept::all().max_pending_per_source(1000));
+        let mut rig = rig_with(Intercept::all().max_pending_per_source(1001));
         let mut held = Vec::new();
         for port in 0..dials {
             send_syn(&mut rig, &client_to("198.51.100.1:80", 10_000 + port));
