@@ -369,7 +369,7 @@ mod tests {
                 let (device, port) = PacketPort::ip(&PortConfig::default()).unwrap();
                 let address = format!("10.0.0.{number}/24").parse().unwrap();
                 let stack = Stack::builder().device(device).address(address).build().unwrap();
-                // SAFETY: a port owns its descriptor, which is open and the same until the port ends.
+                // SAFETY: a port owns its descriptor and keeps it open.
                 let port = unsafe { AsyncFd::register(port) };
                 (stack, Arc::new(port.unwrap()))
             };

@@ -145,7 +145,7 @@ mod tests {
         };
         assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS), "{error}");
         // Both ends of a connection over loopback count.
-        assert_eq!((stack.connections(), count(&stack, "TcpConnectionLimit")), (64, 1));
+        assert_eq!((stack.connections(), count(&stack, "SocketConnectionLimit")), (64, 1));
         drop(streams.split_off(60));
         let _ = stack.poll();
         stack.set_sysctl("net.quietline.tcp_max_connections", "0").expect("a setting");
@@ -175,6 +175,6 @@ mod tests {
         assert!(written <= budget / 2 + 2 * 60 * 4096, "{written} bytes of {budget}");
         assert!(written > budget / 8, "{written} bytes of {budget}");
         assert!(count(&stack, "TcpExtTCPMemoryPressures") > 0, "no pressure");
-        assert_eq!(count(&stack, "TcpConnectionLimit"), 0);
+        assert_eq!(count(&stack, "SocketConnectionLimit"), 0);
     }
 }

@@ -183,7 +183,7 @@ tcp::counters! {
     CoreLeft: "Times a thread that had run cores long enough left a core without a worker to the next poll or doorbell.",
     CoreSleeps: "Times a worker parked.",
     CoreKicks: "Times a parked worker was woken (kicked).",
-    TcpConnectionLimit: "SYNs dropped and calls of `connect` refused because the host had as many connections as `net.quietline.tcp_max_connections` allows.",
+    SocketConnectionLimit: "SYNs dropped and calls of `connect` refused because the host had as many connections as `net.quietline.tcp_max_connections` allows.",
     ListenSourceLimit: "SYNs and returned SYN cookies dropped because their source had reached the listener's limit of connections.",
     FlowRequests: "SYNs of intercepted connections that were handed to the application.",
     FlowPendingFull: "SYNs of intercepted connections dropped because `max_pending` connections were not established yet.",

@@ -264,7 +264,7 @@ impl Net {
         let limit = cx.sysctls().tcp_max_connections as usize;
         let full = limit != 0 && self.demux.established_len() >= limit;
         if full {
-            cx.count(Counter::TcpConnectionLimit, 1);
+            cx.count(Counter::SocketConnectionLimit, 1);
         }
         full
     }

@@ -301,7 +301,7 @@ host_rows! {
     tcp_max_orphans: u32 = 65_536, Number 0..=INT_MAX, Operate, "net.ipv4.tcp_max_orphans";
     /// Largest number of connections, half-open requests and connections in TIME-WAIT together; 0
     /// is no limit. Beyond it a SYN is dropped (`CONNECTION_LIMIT`) and `connect` fails with
-    /// `ENOBUFS`; both count `TcpConnectionLimit`. Set it where the connections must fit into a
+    /// `ENOBUFS`; both count `SocketConnectionLimit`. Set it where the connections must fit into a
     /// bound of memory: an idle one takes 3 KB.
     tcp_max_connections: u32 = 0, Number 0..=INT_MAX, Operate, "net.quietline.tcp_max_connections";
     /// Memory of all TCP connections together, in pages of 4 KB: the level below which pressure
