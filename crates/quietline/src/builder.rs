@@ -254,8 +254,8 @@ impl StackBuilder {
     /// Before a connection is refused, all connections shrink: under pressure
     /// (`TCPMemoryPressures`) they announce smaller windows and take less from their applications.
     /// Beyond the number of connections that the budget has room for, a SYN is dropped and
-    /// `connect` fails with `ENOBUFS` (`SocketConnectionLimit`). See [`Budget`] for the settings that
-    /// this call sets; a later call of [`sysctl`](Self::sysctl) changes one of them.
+    /// `connect` fails with `ENOBUFS` (`SocketConnectionLimit`). See [`Budget`] for the settings
+    /// that this call sets; a later call of [`sysctl`](Self::sysctl) changes one of them.
     ///
     /// Default: no budget; `net.ipv4.tcp_mem` and `net.ipv4.udp_mem` are parts of the packet memory
     /// of the process.

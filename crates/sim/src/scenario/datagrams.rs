@@ -31,6 +31,10 @@ const NUMBERS_BYTES: u32 = 8;
 /// Time after which a send that found the send buffer full is repeated.
 const RETRY: Duration = Duration::from_millis(1);
 
+/// Largest number of reports of a path MTU that the sends of a flow return: a path changes its MTU
+/// rarely.
+const REPORTS_MAX: u32 = 8;
+
 /// Datagrams from one host to another.
 #[derive(Clone, Debug)]
 pub struct Flow {
@@ -80,6 +84,8 @@ pub(super) struct Datagrams<'a> {
     receiver: Arc<DatagramSocket>,
     /// Number of datagrams sent.
     sent: u32,
+    /// Reports of a path MTU that sends have returned.
+    reports: u32,
     /// Time of the next send.
     due: Instant,
     /// Number of arrivals of each datagram.
@@ -119,6 +125,7 @@ impl<'a> Datagrams<'a> {
             sender,
             receiver,
             sent: 0,
+            reports: 0,
             due: world.cx.now + plan.at,
             seen: vec![0; plan.count as usize],
             rng: Rng::new(scenario.seed ^ (flow as u64) << 48),
@@ -158,6 +165,12 @@ impl<'a> Datagrams<'a> {
                 true
             }
             Err(Errno::EAGAIN) => {
+                self.due = world.cx.now + RETRY;
+                false
+            }
+            // The report of a router about an earlier datagram (Linux: `__udp4_lib_err`).
+            Err(Errno::EMSGSIZE) if connected && self.reports < REPORTS_MAX => {
+                self.reports += 1;
                 self.due = world.cx.now + RETRY;
                 false
             }
