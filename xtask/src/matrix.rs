@@ -62,9 +62,10 @@ const LIMIT: Duration = Duration::from_secs(3600);
 /// A commit runs one of this many pairwise rows.
 const TURNS: usize = 6;
 
-/// Runs the part of CI: the data-path tests in one row of values, and the quickest tests in every
-/// sixth pairwise row. The hash of the commit selects the rows; QUIETLINE_MATRIX_COMMIT repeats
-/// another commit's part, and QUIETLINE_MATRIX_ROWS selects the pairwise rows.
+/// Runs the part of CI: the data-path tests in one row of values, or the quickest tests in every
+/// sixth pairwise row. The hash of the commit selects the part and the rows;
+/// QUIETLINE_MATRIX_COMMIT repeats another commit's part, and QUIETLINE_MATRIX_ROWS selects
+/// pairwise rows.
 pub(crate) fn netns_in_modes() -> Result<Outcome> {
     if let Some(outcome) = prepare_netns()? {
         return Ok(outcome);
@@ -74,18 +75,24 @@ pub(crate) fn netns_in_modes() -> Result<Outcome> {
     let commit = std::env::var(COMMIT).map_or_else(|_| steps::commit(), Ok)?;
     let values = rows("each")?;
     let pairs = rows("pairwise")?;
-    let value = value_of(&commit, values.len());
-    let numbers = match std::env::var(ROWS) {
-        Ok(list) => chosen(&list, pairs.len())?,
-        Err(_) => turn_of(&commit, pairs.len()),
+    let part = match std::env::var(ROWS) {
+        Ok(list) => Part::Pairs(chosen(&list, pairs.len())?),
+        Err(_) => Part::of(&commit, values.len(), pairs.len()),
     };
     println!(
-        "\n== part of {COMMIT}={}: value row {value}, the data path; pairwise rows {numbers:?}, the quickest; \
+        "\n== part of {COMMIT}={}: {part:?}, with the tests of the data path for a value, otherwise the quickest; \
          the other rows and tests: cargo xtask matrix",
         commit.trim()
     );
-    let row = &values[value];
-    sum.run(&format!("value row {value}, the data path"), row, || netns(&tests, row, &DATA_PATH));
+    let numbers = match part {
+        Part::Value(value) => {
+            let row = &values[value];
+            let name = format!("value row {value}, the data path");
+            sum.run(&name, row, || netns(&tests, row, &DATA_PATH));
+            Vec::new()
+        }
+        Part::Pairs(numbers) => numbers,
+    };
     for number in numbers {
         let row = &pairs[number];
         sum.run(&format!("row {number}, the quickest"), row, || netns(&tests, row, &SHORT));
@@ -93,16 +100,26 @@ pub(crate) fn netns_in_modes() -> Result<Outcome> {
     Ok(sum.outcome())
 }
 
-/// Returns the pairwise rows that a commit runs, of `rows`. The first, the default, is excluded.
-fn turn_of(commit: &str, rows: usize) -> Vec<usize> {
-    let turn = steps::number_of(commit) % TURNS;
-    (1..rows).filter(|row| row % TURNS == turn).collect()
+/// Rows in which a commit runs tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    /// A row of values.
+    Value(usize),
+    /// Pairwise rows.
+    Pairs(Vec<usize>),
 }
 
-/// Returns the row of values in which a commit runs the data-path tests. The first, the default, is
-/// excluded.
-fn value_of(commit: &str, rows: usize) -> usize {
-    1 + (steps::number_of(commit) / TURNS) % (rows - 1)
+impl Part {
+    /// Returns the part of a commit, of `values` rows of values and `pairs` pairwise rows. The
+    /// first row of each, the default, is excluded.
+    fn of(commit: &str, values: usize, pairs: usize) -> Self {
+        let (kind, number) = (steps::number_of(commit) % 2, steps::number_of(commit) / 2);
+        if kind == 0 {
+            return Self::Value(1 + number % (values - 1));
+        }
+        let turn = number % TURNS;
+        Self::Pairs((1..pairs).filter(|row| row % TURNS == turn).collect())
+    }
 }
 
 /// Runs every script, many seeds, the corpora of the fuzzers and the data-path tests against the
@@ -272,15 +289,18 @@ mod tests {
     }
 
     #[test]
-    fn the_turns_of_commits_have_every_row_but_the_default() {
-        let commits = (0..TURNS * 4).map(|number| format!("{number:08x}a"));
-        let mut all: Vec<_> =
-            commits.clone().take(TURNS).flat_map(|commit| turn_of(&commit, 44)).collect();
-        all.sort_unstable();
-        assert_eq!(all, (1..44).collect::<Vec<_>>());
-        assert_eq!(turn_of("", 44), turn_of("00000000", 44));
-        let values: BTreeSet<_> = commits.map(|commit| value_of(&commit, 5)).collect();
+    fn the_parts_of_commits_have_every_row_but_the_default() {
+        let (mut values, mut pairs) = (BTreeSet::new(), Vec::new());
+        for number in 0..2 * TURNS {
+            match Part::of(&format!("{number:08x}a"), 5, 44) {
+                Part::Value(row) => drop(values.insert(row)),
+                Part::Pairs(rows) => pairs.extend(rows),
+            }
+        }
+        pairs.sort_unstable();
+        assert_eq!(pairs, (1..44).collect::<Vec<_>>());
         assert_eq!(values, BTreeSet::from([1, 2, 3, 4]));
+        assert_eq!(Part::of("", 5, 44), Part::of("00000000", 5, 44));
     }
 
     #[test]
