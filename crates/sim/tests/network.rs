@@ -31,7 +31,7 @@ mod tests {
     };
 
     /// Seeds that found a bug of the stack or of the simulator, with the bug.
-    const FAILED_ONCE: [(u64, &str); 10] = [
+    const FAILED_ONCE: [(u64, &str); 12] = [
         (5_039_844, "a receive window that stayed closed"),
         (6_027_387, "a receive window that stayed closed"),
         (6_065_426, "a receive window that stayed closed"),
@@ -42,6 +42,8 @@ mod tests {
         (20_013_116, "no stall: three segments of a timer of two minutes lost by chance"),
         (50_233_399, "two connections from one port of a client, accepted as each other's"),
         (70_442_467, "no stall: three segments of a timer of two minutes corrupted by chance"),
+        (797, "the report of a path MTU that a datagram's send returns"),
+        (4_810_855_345, "a datagram with two flipped bits that its checksum does not show"),
     ];
 
     /// Seeds of a run with `CI=true`.
