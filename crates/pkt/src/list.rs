@@ -238,7 +238,7 @@ impl IntoIterator for Batch {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::pool::{Domain, DomainConfig};

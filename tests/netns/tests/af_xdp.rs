@@ -232,7 +232,7 @@ mod tests {
         pair.lab.shell(&format!("{reader}; ip link delete {PEER}"))?;
         let ended = server.wait(LIMIT)?;
         ensure!(ended.status.code() == Some(1), "{}: {}", ended.status, ended.stderr);
-        ensure!(ended.stderr.contains("the interface was deleted"), "{}", ended.stderr);
+        ensure!(ended.stderr.contains("its interface was deleted"), "{}", ended.stderr);
         let report = Report::of(&ended)?;
         ensure!(report.counter("TcpPassiveOpens")? > 0, "nothing was counted");
         Ok(())

@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 fn ensure_reported(ended: &Finished) -> Result<()> {
     let Finished { status, stderr, .. } = ended;
     ensure!(status.code() == Some(1), "{status}: {stderr}");
-    let told = stderr.lines().filter(|line| line.contains("the interface was deleted")).count();
+    let told = stderr.lines().filter(|line| line.contains("its interface was deleted")).count();
     ensure!(told == 1 && stderr.contains("ql0"), "{stderr}");
     ensure!(!stderr.contains("panicked"), "{stderr}");
     Ok(())
