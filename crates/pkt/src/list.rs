@@ -238,7 +238,8 @@ impl IntoIterator for Batch {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
     use crate::pool::{Domain, DomainConfig};
