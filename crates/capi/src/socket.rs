@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{c_int, c_long, c_ulong, c_void},
+    net::SocketAddr,
     sync::Arc,
 };
 
@@ -137,7 +138,7 @@ pub unsafe extern "C" fn ql_connect(fd: c_int, addr: *const sockaddr, len: sockl
     })
 }
 
-fn connect_stream(own: &Holder<Socket>, remote: std::net::SocketAddr) -> Result<(), Errno> {
+fn connect_stream(own: &Holder<Socket>, remote: SocketAddr) -> Result<(), Errno> {
     let mut call = Connect::new(remote);
     let limit = call.limit(&own.socket);
     let connected =
@@ -200,20 +201,13 @@ pub unsafe extern "C" fn ql_getsockname(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    answer(|| {
-        let object = table::find(fd)?;
-        // SAFETY: (c), and (b) with `*len` bytes.
-        let room = unsafe { AddressRoom::required(addr, len) }?;
-        let local = match &*object {
-            Object::Stream(own) => own.socket.local_name(),
-            Object::Datagram(own) => {
-                own.stack.with_host(|host, cx| own.socket.local_name(host, cx))
-            }
-            Object::Epoll(_) => Err(Errno::ENOTSOCK),
-        };
-        room.give(Some(local?));
-        Ok(0)
-    })
+    let local = |object: &Object| match object {
+        Object::Stream(own) => own.socket.local_name(),
+        Object::Datagram(own) => own.stack.with_host(|host, cx| own.socket.local_name(host, cx)),
+        Object::Epoll(_) => Err(Errno::ENOTSOCK),
+    };
+    // SAFETY: as the caller promises.
+    unsafe { give_name(fd, addr, len, local) }
 }
 
 /// As getpeername(2).
@@ -223,16 +217,30 @@ pub unsafe extern "C" fn ql_getpeername(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
+    let remote = |object: &Object| match object {
+        Object::Stream(own) => own.stack.with_host(|host, cx| own.socket.peer_name(host, cx)),
+        Object::Datagram(own) => own.stack.with_host(|host, cx| own.socket.peer_name(host, cx)),
+        Object::Epoll(_) => Err(Errno::ENOTSOCK),
+    };
+    // SAFETY: as the caller promises.
+    unsafe { give_name(fd, addr, len, remote) }
+}
+
+/// Writes the address that `name` returns for the socket of `fd`.
+///
+/// # Safety
+/// As (c) for `addr` and `len`, and as (b) for `addr` with `*len` bytes.
+unsafe fn give_name(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    name: impl FnOnce(&Object) -> Result<SocketAddr, Errno>,
+) -> c_int {
     answer(|| {
         let object = table::find(fd)?;
-        // SAFETY: (c), and (b) with `*len` bytes.
+        // SAFETY: as the caller promises.
         let room = unsafe { AddressRoom::required(addr, len) }?;
-        let remote = match &*object {
-            Object::Stream(own) => own.stack.with_host(|host, cx| own.socket.peer_name(host, cx)),
-            Object::Datagram(own) => own.stack.with_host(|host, cx| own.socket.peer_name(host, cx)),
-            Object::Epoll(_) => Err(Errno::ENOTSOCK),
-        };
-        room.give(Some(remote?));
+        room.give(Some(name(&object)?));
         Ok(0)
     })
 }

@@ -16,9 +16,14 @@ mod tests {
         test.parent().expect("a folder").to_owned()
     }
 
-    /// Whether no test may be skipped.
-    fn is_ci() -> bool {
-        std::env::var("CI").is_ok_and(|value| value == "true")
+    /// Whether a program is missing. In CI, where no test may be skipped, it must not be.
+    fn lacks(program: &str) -> bool {
+        if Command::new(program).arg("--version").output().is_ok() {
+            return false;
+        }
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "{program} is missing");
+        println!("skipped: {program} is missing");
+        true
     }
 
     /// Runs a command, and returns what it prints.
@@ -76,9 +81,7 @@ mod tests {
 
     #[test]
     fn valgrind_finds_no_error_and_no_leak_in_the_c_program() {
-        if Command::new("valgrind").arg("--version").output().is_err() {
-            assert!(!is_ci(), "valgrind is missing");
-            println!("skipped: valgrind is missing");
+        if lacks("valgrind") {
             return;
         }
         let program = compile_shared("tests/c/calls.c", "calls-valgrind");
@@ -97,9 +100,7 @@ mod tests {
 
     #[test]
     fn python_calls_the_library() {
-        if Command::new("python3").arg("--version").output().is_err() {
-            assert!(!is_ci(), "python3 is missing");
-            println!("skipped: python3 is missing");
+        if lacks("python3") {
             return;
         }
         let script = Path::new(FOLDER).join("tests/smoke.py");
